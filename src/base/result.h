@@ -1,0 +1,19 @@
+/* Filling results: every failing function formats its message once, where the fault is known. */
+#ifndef ST_BASE_RESULT_H
+#define ST_BASE_RESULT_H
+
+#include "strata.h"
+
+/* Formats the message into err (may be NULL) and returns code, so that "return st_fail(err, ...)" reads as one step. */
+enum strata_result st_fail(struct strata_error *err, enum strata_result code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts "context: " before the message that a callee left in err; returns code, the callee's result. */
+enum strata_result st_fail_in(struct strata_error *err, enum strata_result code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Copies text into dst (size bytes, always terminated) with control bytes, quotes and invalid UTF-8 made visible, so that
+ * names from files can be shown on a terminal. Returns dst. */
+char *st_printable(char *dst, size_t size, const char *text, size_t length);
+
+#endif
