@@ -15,7 +15,7 @@ static void printable_text_shows_control_bytes(void **state)
 {
     (void)state;
     char out[64];
-    assert_string_equal(st_printable(out, sizeof out, "a\x1b[31m\xc3\xa9\xff\xc2\x9b", 10), "a\\x1b[31m\xc3\xa9\\xff\\xc2\\x9b");
+    assert_string_equal(st_printable(out, sizeof out, "a\x1b[31m\xc3\xa9\xff\xc2\x9b", 11), "a\\x1b[31m\xc3\xa9\\xff\\xc2\\x9b");
     assert_string_equal(st_printable(out, 4, "abcdef", 6), "abc");
     assert_string_equal(st_printable(out, 4, "ab\xc3\xa9", 4), "ab");
 }
