@@ -39,6 +39,179 @@ struct strata_error {
 /* Name of a result ("STRATA_E_IO"), never NULL. */
 const char *strata_result_name(enum strata_result r);
 
+/* "0.1.0", and the commit and compiler of this build. Static strings. */
+const char *strata_version(void);
+const char *strata_build(void);
+
+/* Frees memory that a function here handed out (texts and id arrays). */
+void strata_free(void *memory);
+
+/* ---- model: an opened file (all its shards) with its tokenizer. Read-only after opening, usable from any thread. ---- */
+
+struct strata_model;
+
+/* path: any shard of a GGUF model. The file stays mapped until strata_model_free. */
+enum strata_result strata_model_open(const char *path, struct strata_model **out, struct strata_error *err);
+void strata_model_free(struct strata_model *model);
+
+struct strata_model_info {
+    const char *architecture; /* "qwen4exp" */
+    const char *name;         /* general.name, or the file's name */
+    const char *path;
+    uint64_t parameters;      /* elements of all tensors */
+    uint64_t bytes;           /* tensor data of all shards */
+    uint32_t layers;
+    uint32_t vocabulary;
+    uint32_t context; /* trained context length in tokens */
+    const char *chat_template; /* text of the file, or NULL */
+};
+/* The strings live as long as the model. */
+void strata_model_info(const struct strata_model *model, struct strata_model_info *out);
+
+/* Text to token ids. special: texts of special tokens are parsed as such (never for text that a user typed).
+ * *ids is freed with strata_free. Invalid UTF-8 is STRATA_E_FORMAT. */
+enum strata_result strata_tokenize(const struct strata_model *model, const char *text, size_t size, bool special,
+                                   int32_t **ids, size_t *count, struct strata_error *err);
+
+/* Token ids to bytes (one token alone may be part of a character). special: control tokens are written as their text,
+ * otherwise they give nothing. *text is NUL-terminated, freed with strata_free. */
+enum strata_result strata_detokenize(const struct strata_model *model, const int32_t *ids, size_t count, bool special,
+                                     char **text, size_t *size, struct strata_error *err);
+
+/* True for tokens that end an answer (end of turn, end of text). */
+bool strata_is_stop_token(const struct strata_model *model, int32_t id);
+
+/* Renders a conversation with the model's chat form and tokenizes it: text from messages never becomes a special token.
+ * messages: JSON array as in the OpenAI API. options: JSON object or NULL: "tools", "add_generation_prompt" (default
+ * true), "enable_thinking", "reasoning_effort" and whatever else the template takes. *text (may be NULL) gets the
+ * rendered text. Both results are freed with strata_free. */
+enum strata_result strata_chat_prompt(const struct strata_model *model, const char *messages, const char *options,
+                                      int32_t **ids, size_t *count, char **text, struct strata_error *err);
+
+/* ---- engine: a model placed on devices, ready to compute ---- */
+
+struct strata_engine;
+
+enum strata_kv { STRATA_KV_F16, STRATA_KV_F32 };
+
+/* Zero in a field means its default. */
+struct strata_engine_options {
+    const char *devices;   /* "cpu" */
+    int threads;           /* CPU workers; default: one per physical core */
+    uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
+    uint32_t sessions;     /* sessions that may exist at once; default 1 */
+    uint32_t prefill;      /* largest number of prompt tokens read in one pass; default 256 */
+    enum strata_kv kv;     /* storage of keys and values */
+    bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
+    const char *mtp_path;  /* draft layer in a file of its own, or NULL */
+};
+
+/* The model must outlive the engine. */
+enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                        struct strata_engine **out, struct strata_error *err);
+/* All sessions must have been freed. */
+void strata_engine_free(struct strata_engine *engine);
+/* The options in force, defaults filled in. */
+void strata_engine_options(const struct strata_engine *engine, struct strata_engine_options *out);
+
+/* ---- session: one conversation, its tokens and state. One thread at a time for all sessions of an engine. ---- */
+
+struct strata_session;
+
+enum strata_result strata_session_create(struct strata_engine *engine, struct strata_session **out,
+                                         struct strata_error *err);
+void strata_session_free(struct strata_session *session);
+
+/* Tokens whose state the session holds. *ids is owned by the session and valid until its next call. */
+size_t strata_session_tokens(const struct strata_session *session, const int32_t **ids);
+/* Forgets everything. */
+void strata_session_reset(struct strata_session *session);
+/* Writes and reads the whole state; a file is only accepted by an engine with the same model and settings that matter. */
+enum strata_result strata_session_save(struct strata_session *session, const char *path, struct strata_error *err);
+enum strata_result strata_session_restore(struct strata_session *session, const char *path, struct strata_error *err);
+
+/* Appends count tokens and computes them. logits (may be NULL): the vocabulary's raw logits of the last token, or with
+ * all_logits of every token, [count][vocabulary]. The context limit is checked before anything is computed. */
+enum strata_result strata_session_eval(struct strata_session *session, const int32_t *ids, size_t count, bool all_logits,
+                                       float *logits, struct strata_error *err);
+
+/* ---- generate ---- */
+
+struct strata_logit_bias {
+    int32_t token;
+    float bias; /* added to the raw logit */
+};
+
+/* The order is: logit bias, penalties, temperature, top-k, top-p, min-p, draw. */
+struct strata_sampling {
+    float temperature; /* 0: the largest logit, lowest id on ties; everything but bias and penalties is then without effect */
+    int top_k;         /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    float repetition_penalty; /* 1: off; divides positive and multiplies negative logits of tokens seen */
+    float frequency_penalty;  /* 0: off; subtracted once per occurrence */
+    float presence_penalty;   /* 0: off; subtracted once for a token seen */
+    int penalty_window;       /* last tokens (prompt included) that count as seen; 0: 64, -1: all */
+    uint64_t seed;            /* the draw at a position depends on seed, position and probabilities only */
+    const struct strata_logit_bias *bias;
+    size_t bias_count;
+    int logprobs; /* 0: none; n: log-probability of the token and of the n best, at most 20 */
+};
+/* Greedy, everything off. */
+void strata_sampling_default(struct strata_sampling *out);
+
+struct strata_token_logprob {
+    int32_t token;
+    float logprob; /* natural logarithm, of softmax over the raw logits after bias and penalties */
+};
+
+enum strata_event_kind {
+    STRATA_EVENT_PROMPT, /* prompt tokens read so far */
+    STRATA_EVENT_TEXT,   /* new text (complete characters only) and/or a token */
+    STRATA_EVENT_END,    /* last event of every successful generate */
+};
+
+enum strata_end { STRATA_END_STOP_TOKEN, STRATA_END_STOP_TEXT, STRATA_END_LENGTH, STRATA_END_CONTEXT, STRATA_END_CANCELLED };
+
+struct strata_event {
+    enum strata_event_kind kind;
+    size_t prompt_done, prompt_total; /* PROMPT */
+    int32_t token;                    /* TEXT: the token just picked, -1 for text that was held back until now */
+    const char *text;                 /* TEXT: size bytes, may be empty */
+    size_t size;
+    struct strata_token_logprob logprob;    /* TEXT with logprobs > 0 */
+    const struct strata_token_logprob *top; /* the best, in descending order */
+    size_t top_count;
+    enum strata_end end; /* END */
+    int stop_index;      /* END by STOP_TEXT: which stop text */
+};
+
+struct strata_request {
+    const int32_t *ids; /* the whole prompt; what the session already holds of it is not read again */
+    size_t count;
+    size_t max_tokens; /* 0: until the context is full */
+    struct strata_sampling sampling;
+    const char *const *stop; /* texts that end the answer; they are not part of it */
+    size_t stop_count;
+    bool ignore_eos;   /* stop tokens do not end the answer */
+    bool show_special; /* control tokens appear in the text */
+    /* Called in the caller's thread; false ends the answer with STRATA_END_CANCELLED. May be NULL. */
+    bool (*event)(void *user, const struct strata_event *event);
+    void *user;
+};
+
+struct strata_stats {
+    size_t prompt_tokens, reused_tokens, read_tokens, generated_tokens;
+    double read_seconds, generate_seconds;
+};
+
+/* Reads the prompt and generates. The session then holds prompt and answer. stats may be NULL; it is filled on failure too. */
+enum strata_result strata_generate(struct strata_session *session, const struct strata_request *request,
+                                   struct strata_stats *stats, struct strata_error *err);
+
+/* Makes a running generate of this session end soon with STRATA_END_CANCELLED. From any thread or signal handler. */
+void strata_session_cancel(struct strata_session *session);
+
 #ifdef __cplusplus
 }
 #endif
