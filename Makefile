@@ -1,18 +1,53 @@
-# Strata: thin wrapper around meson and ninja. "make" builds, "make demo" runs the demo model, "make check" runs all tests.
+# Strata: thin wrapper around meson and ninja. "make demo" builds and runs the demo model, "make check" runs all tests.
+#
+#   make                      build/strata and build/strata-device
+#   make check                all tests, then unit and golden tests again under address and undefined sanitizers
+#   make check SAN=thread     all tests under the named sanitizers only
+#   make check-all FIXTURES=DIR   also the tests whose weights are too large to commit, and the portable build
+#   make deps DEPS=1          installs missing packages (Debian, Ubuntu)
 BUILD ?= build
 SAN ?=
+FIXTURES ?=
 MESON_FLAGS ?=
+DEMO_PROMPT ?= What is gimp?
 
-.PHONY: all deps demo check check-all format lint clean
+.PHONY: all deps deps-check deps-lint demo check check-all portable format lint clean
 
 all: deps $(BUILD)/build.ninja
 	ninja -C $(BUILD)
+	@ln -sf src/cli/strata $(BUILD)/strata
+	@if [ -x $(BUILD)/src/cli/strata-device ]; then ln -sf src/cli/strata-device $(BUILD)/strata-device; fi
 
 deps:
-	@sh scripts/deps.sh
+	@sh scripts/deps.sh build
 
-$(BUILD)/build.ninja:
+deps-check:
+	@sh scripts/deps.sh build check
+
+deps-lint:
+	@sh scripts/deps.sh build lint
+
+$(BUILD)/build.ninja: | deps
 	meson setup $(BUILD) $(MESON_FLAGS)
+
+demo: deps $(BUILD)/build.ninja
+	ninja -C $(BUILD) src/cli/strata
+	$(BUILD)/src/cli/strata run -m models/demo.gguf -p "$(DEMO_PROMPT)" --temp 0
+
+check: deps-check
+	@BUILD="$(BUILD)" SAN="$(SAN)" MESON_FLAGS="$(MESON_FLAGS)" bash scripts/check.sh
+
+check-all: deps-check
+	@BUILD="$(BUILD)" SAN="$(SAN)" MESON_FLAGS="$(MESON_FLAGS)" ALL=1 FIXTURES="$(FIXTURES)" bash scripts/check.sh
+
+portable: deps
+	@bash scripts/portable.sh
+
+format:
+	git ls-files 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' | xargs clang-format -i
+
+lint: deps-lint $(BUILD)/build.ninja
+	@BUILD="$(BUILD)" bash scripts/lint.sh
 
 clean:
 	rm -rf build build-*

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Builds the portable binaries in build-portable and fails if one of them needs a shared library beyond glibc's own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=build-portable
+[ -f $dir/build.ninja ] || meson setup $dir -Dportable=true
+ninja -C $dir src/cli/all >/dev/null 2>&1 || ninja -C $dir
+bad=0
+for program in strata strata-device; do
+    file=$dir/src/cli/$program
+    [ -x "$file" ] || continue
+    extra=$(ldd "$file" | awk '{print $1}' |
+        grep -Ev '^(linux-vdso|libc|libm|libdl|libpthread|librt|libresolv)\.so|ld-linux' || true)
+    if [ -n "$extra" ]; then
+        echo "$file: needs" $extra >&2
+        bad=1
+    else
+        echo "$file: only glibc, $(stat -c %s "$file") bytes"
+    fi
+done
+exit $bad
