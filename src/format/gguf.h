@@ -4,6 +4,7 @@
 #ifndef ST_FORMAT_GGUF_H
 #define ST_FORMAT_GGUF_H
 
+#include "base/bytes.h"
 #include "base/file.h"
 
 /* Value types of metadata, as numbered in the file. */
@@ -26,7 +27,7 @@ enum st_gguf_type {
 enum { ST_GGUF_DIMS = 4, ST_GGUF_NAME_MAX = 63 };
 
 struct st_gguf_tensor {
-    const char *name; /* NUL-terminated, 1 to ST_GGUF_NAME_MAX bytes */
+    const char *name; /* NUL-terminated, 1 to ST_GGUF_NAME_MAX bytes of printable ASCII */
     uint32_t type;    /* enum st_type of format/quant.h; always a known one */
     uint32_t n_dims;  /* as the file declares, 1 to 4 */
     uint64_t ne[ST_GGUF_DIMS]; /* ne[0] varies fastest; missing dimensions are 1; never 0 */
@@ -39,7 +40,7 @@ struct st_gguf_tensor {
 /* One metadata record. data points at the value in the mapped file (unaligned, little-endian): the scalar, the bytes of a
  * string without its length, or the first element of an array (strings in an array still carry their u64 lengths). */
 struct st_gguf_key {
-    const char *name;      /* NUL-terminated */
+    const char *name; /* NUL-terminated printable ASCII */
     enum st_gguf_type type;
     enum st_gguf_type element; /* of an array; equal to type otherwise */
     uint64_t count;            /* elements of an array, bytes of a string, otherwise 1 */
@@ -66,8 +67,9 @@ struct st_gguf {
     struct st_gguf_tensor *tensors; /* of all shards, in file order */
     size_t n_tensors;
     uint64_t bytes; /* tensor data of all shards */
-    struct st_gguf_index *key_index, *tensor_index;
-    struct st_gguf_block *names; /* memory of all names */
+    const struct st_gguf_key **keys_by_name; /* sorted, for the look-ups below */
+    const struct st_gguf_tensor **tensors_by_name;
+    struct st_gguf_names *names; /* memory of all names */
 };
 
 /* Opens a model by the path of any of its shards; the others are found by the name pattern -00001-of-0000N beside it.
@@ -112,11 +114,6 @@ enum strata_result st_gguf_f64_or(const struct st_gguf *g, const char *name, dou
 enum strata_result st_gguf_bool_or(const struct st_gguf *g, const char *name, bool missing, bool *out,
                                    struct strata_error *err);
 
-struct st_text {
-    const char *data; /* not NUL-terminated */
-    size_t size;
-};
-
 /* Arrays: *out is memory that the caller frees with free(), never NULL on success. A scalar counts as an array of one.
  * The same results and tolerance as above, for each element. */
 enum strata_result st_gguf_ints(const struct st_gguf *g, const char *name, int64_t **out, size_t *count,
@@ -126,7 +123,7 @@ enum strata_result st_gguf_floats(const struct st_gguf *g, const char *name, dou
 enum strata_result st_gguf_bools(const struct st_gguf *g, const char *name, bool **out, size_t *count,
                                  struct strata_error *err);
 /* The texts lie in the mapped file and live as long as g. */
-enum strata_result st_gguf_strings(const struct st_gguf *g, const char *name, struct st_text **out, size_t *count,
+enum strata_result st_gguf_strings(const struct st_gguf *g, const char *name, struct st_bytes **out, size_t *count,
                                    struct strata_error *err);
 
 #endif

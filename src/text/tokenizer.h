@@ -7,15 +7,10 @@
 #ifndef ST_TEXT_TOKENIZER_H
 #define ST_TEXT_TOKENIZER_H
 
+#include "base/bytes.h"
 #include "base/result.h"
 
 struct st_tokenizer;
-
-/* A view of bytes, not NUL-terminated. */
-struct st_bytes {
-    const char *data;
-    size_t size;
-};
 
 /* Values of tokenizer.ggml.token_type. */
 enum st_token_type {
