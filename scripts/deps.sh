@@ -28,6 +28,7 @@ group_build() {
     command_from ninja ninja-build
     command_from python3 python3
     command_from xz xz-utils
+    command_from zstd zstd
     command_from git git
     command_from clang-19 clang-19
     command_from ld.lld-19 lld-19

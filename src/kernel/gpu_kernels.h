@@ -1,9 +1,9 @@
-/* Every GPU kernel that exists: one line per kernel, from which come the enum, the table of descriptions, the check that an
- * image is complete, and the kernel table of a device.
+/* Every GPU kernel that exists: one line per kernel, from which come the enum, the table of descriptions, the check
+ * that an image is complete, and the kernel table of a device.
  *
- * X(ID, symbol, module, args, group x, y, z, hot): module is the file src/kernel/gpu/<module>.cl, one image per module and
- * architecture; args as in struct st_kernel_desc; hot kernels must not spill. Geometry and meaning of the arguments stand
- * at the kernel in its .cl file. */
+ * X(ID, symbol, module, args, group x, y, z, hot): module is the file src/kernel/gpu/<module>.cl, one image per module
+ * and architecture; args as in struct st_kernel_desc; hot kernels must not spill. Geometry and meaning of the arguments
+ * stand at the kernel in its .cl file. */
 #ifndef ST_KERNEL_GPU_KERNELS_H
 #define ST_KERNEL_GPU_KERNELS_H
 
