@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 const char *strata_result_name(enum strata_result r)
 {
     switch (r) {
@@ -50,28 +52,13 @@ enum strata_result st_fail_in(struct strata_error *err, enum strata_result code,
     return code;
 }
 
-/* Length of the valid UTF-8 sequence at s (1..4), or 0. */
-static size_t utf8_sequence(const unsigned char *s, size_t left)
-{
-    size_t n = s[0] < 0x80 ? 1 : (s[0] & 0xE0) == 0xC0 ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 : (s[0] & 0xF8) == 0xF0 ? 4 : 0;
-    if (n == 0 || n > left)
-        return 0;
-    uint32_t cp = n == 1 ? s[0] : s[0] & (0xFFu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-        cp = cp << 6 | (s[i] & 0x3Fu);
-    }
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    return cp < least[n] || cp > 0x10FFFF || (cp >= 0xD800 && cp < 0xE000) ? 0 : n;
-}
-
 char *st_printable(char *dst, size_t size, const char *text, size_t length)
 {
     size_t out = 0;
     for (size_t i = 0; i < length;) {
         const unsigned char *s = (const unsigned char *)text + i;
-        size_t n = utf8_sequence(s, length - i);
+        int length_here = st_utf8_scan(s, length - i, NULL);
+        size_t n = length_here > 0 ? (size_t)length_here : 0;
         /* C1 controls are the two-byte sequences C2 80 .. C2 9F; a terminal may obey them. */
         bool plain = n > 1 ? !(n == 2 && s[0] == 0xC2 && s[1] < 0xA0) : n == 1 && s[0] >= 0x20 && s[0] != 0x7F;
         size_t need = plain ? n : 4;
