@@ -261,7 +261,7 @@ static void check_cuts(const char *pre, const char *text, const char *want)
     struct st_cuts cuts;
     assert_ok(st_pretoken_create(pre, &p, &err), &err);
     assert_ok(st_pretoken_cut(p, text, strlen(text), &cuts, &err), &err);
-    char got[400];
+    char got[400] = "";
     size_t used = 0, from = 0;
     for (size_t i = 0; i < cuts.count; i++) {
         used += (size_t)snprintf(got + used, sizeof got - used, "%s%.*s", i ? "|" : "", (int)(cuts.ends[i] - from), text + from);
