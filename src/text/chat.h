@@ -22,8 +22,12 @@ struct st_rendered {
     size_t size;
     struct st_span *spans;
     size_t span_count;
+    size_t text_room, span_room; /* allocated */
 };
 void st_rendered_free(struct st_rendered *r);
+/* Appends a stretch of text. */
+enum strata_result st_rendered_add(struct st_rendered *r, const char *text, size_t size, bool from_template,
+                                   struct strata_error *err);
 
 /* messages: JSON array of objects as in the OpenAI API. options: JSON object or NULL: "tools", "add_generation_prompt"
  * (default true), "enable_thinking", "reasoning_effort" and whatever else the template reads; every member becomes a
