@@ -1,10 +1,57 @@
 /* strata: the command line. Finds the subcommand and hands the rest of the arguments to it. */
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "strata.h"
 
-int main(void)
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+};
+
+/* The last entry ends the list. */
+static const struct command commands[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_help(void)
 {
-    printf("strata\n");
-    return 0;
+    printf("strata %s: runs large mixture-of-experts language models\n\nusage: strata COMMAND [options]\n\ncommands:\n",
+           strata_version());
+    for (const struct command *c = commands; c->name; c++)
+        printf("  %-12s %s\n", c->name, c->summary);
+    printf("\n  strata COMMAND --help    options of a command, with their environment variables\n"
+           "  strata --version         version, commit and compiler\n\n"
+           "exit codes: 0 done, 1 a mistake in the call or a file that cannot be read or written, 2 the model is damaged or\n"
+           "not supported, 3 a device, memory or the engine failed\n");
+}
+
+int main(int argc, char **argv)
+{
+    /* A reader that went away is seen as a failed write, not as a killed program. */
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_help();
+        return ST_EXIT_USER;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help();
+        return ST_EXIT_OK;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("strata %s (%s)\n", strata_version(), strata_build());
+        return ST_EXIT_OK;
+    }
+    for (const struct command *c = commands; c->name; c++)
+        if (strcmp(name, c->name) == 0)
+            return c->run(argc - 1, argv + 1);
+    const char *near = st_nearest(name, commands, ST_COUNT(commands), sizeof *commands);
+    if (near)
+        return st_user_error("unknown command \"%s\"; did you mean \"%s\"?", name, near);
+    return st_user_error("unknown command \"%s\"; \"strata --help\" lists them", name);
 }

@@ -1,0 +1,6 @@
+/* The subcommands: each in src/cli/cmd_<name>.c, listed once in main.c. argv[0] is the subcommand's name; the result is
+ * the exit code (enum st_exit). */
+#ifndef ST_CLI_COMMANDS_H
+#define ST_CLI_COMMANDS_H
+
+#endif
