@@ -1,0 +1,618 @@
+/* The dialect of the GPU kernels: the only file that knows a compiler's intrinsics.
+ *
+ * A kernel is OpenCL C and uses what is defined here instead of the language's built-in functions, because those do not
+ * link everywhere. Four dialects: NVPTX (sm_75 and newer), AMDGCN (gfx9 to gfx12), OpenCL C built by a driver (no
+ * sub-groups, no half arithmetic, no integer dot assumed), and the host (C with work-items as fibers, ST_HOST).
+ *
+ * Work-items of a group form waves of ST_LANES lanes that can exchange values; ST_LANES is 1 in OpenCL C, and a kernel
+ * then goes through local memory. Groups have one dimension. Barriers, shuffles, votes and matrix fragments stand in
+ * uniform control flow only.
+ *
+ * Numbers: nothing here contracts or reassociates. a / b and st_sqrt are correctly rounded (build flags), st_fma is one
+ * rounding, st_exp is the same sequence of operations everywhere (docs/numerics.md). */
+#ifndef ST_DIALECT_H
+#define ST_DIALECT_H
+
+#ifndef ST_HOST /* the host has its own forms in host_dialect.h, included before this file */
+
+/* KERNEL(work-items in a group) name(arguments) */
+#define KERNEL(group) kernel __attribute__((reqd_work_group_size(group, 1, 1))) void
+/* Local memory of a kernel, at its outermost scope. */
+#define LOCAL_ARRAY(type, name, count) local type name[count]
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("unroll")
+
+#endif
+
+/* ---- where am I ---- */
+
+#if defined(__NVPTX__)
+
+#define ST_LANES 32
+INLINE uint st_item(void)
+{
+    return __nvvm_read_ptx_sreg_tid_x();
+}
+INLINE uint st_group(void)
+{
+    return __nvvm_read_ptx_sreg_ctaid_x();
+}
+INLINE uint st_group_y(void)
+{
+    return __nvvm_read_ptx_sreg_ctaid_y();
+}
+INLINE void st_barrier(void)
+{
+    __nvvm_bar_sync(0);
+}
+
+#elif defined(__AMDGCN__)
+
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define ST_LANES __AMDGCN_WAVEFRONT_SIZE__
+INLINE uint st_item(void)
+{
+    return __builtin_amdgcn_workitem_id_x();
+}
+INLINE uint st_group(void)
+{
+    return __builtin_amdgcn_workgroup_id_x();
+}
+INLINE uint st_group_y(void)
+{
+    return __builtin_amdgcn_workgroup_id_y();
+}
+INLINE void st_barrier(void)
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+#elif !defined(ST_HOST)
+
+#define ST_LANES 1
+INLINE uint st_item(void)
+{
+    return get_local_id(0);
+}
+INLINE uint st_group(void)
+{
+    return get_group_id(0);
+}
+INLINE uint st_group_y(void)
+{
+    return get_group_id(1);
+}
+INLINE void st_barrier(void)
+{
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+#endif
+
+INLINE uint st_lane(void)
+{
+    return st_item() % ST_LANES;
+}
+
+/* ---- bits ---- */
+
+#ifndef ST_HOST
+#define st_float_of(u) as_float((uint)(u))
+#define st_bits_of(f) as_uint((float)(f))
+#endif
+
+/* The upper 16 bits of low under the lower 16 bits of high: the word that starts two bytes into low. */
+INLINE uint st_word16(uint low, uint high)
+{
+    return (low >> 16) | (high << 16);
+}
+
+INLINE uint st_mul_high(uint a, uint b)
+{
+    return (uint)(((ulong)a * b) >> 32);
+}
+
+/* a / b for a < 65536 with magic = st_magic(b) of the host side. */
+INLINE uint st_divide(uint a, uint magic)
+{
+    return st_mul_high(a, magic);
+}
+
+/* ---- shuffle, vote: every lane of the wave takes part ---- */
+
+#if defined(__NVPTX__)
+
+INLINE uint st_shuffle(uint value, uint lane)
+{
+    return (uint)__nvvm_shfl_sync_idx_i32(0xffffffffu, (int)value, (int)lane, 31);
+}
+INLINE uint st_shuffle_xor(uint value, uint mask)
+{
+    return (uint)__nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)value, (int)mask, 31);
+}
+INLINE bool st_any(bool predicate)
+{
+    return __nvvm_vote_any_sync(0xffffffffu, predicate);
+}
+INLINE ulong st_ballot(bool predicate)
+{
+    return (uint)__nvvm_vote_ballot_sync(0xffffffffu, predicate);
+}
+
+#elif defined(__AMDGCN__)
+
+INLINE uint st_shuffle(uint value, uint lane)
+{
+    return (uint)__builtin_amdgcn_ds_bpermute((int)(lane * 4), (int)value);
+}
+INLINE uint st_shuffle_xor(uint value, uint mask)
+{
+    return (uint)__builtin_amdgcn_ds_bpermute((int)((st_lane() ^ mask) * 4), (int)value);
+}
+INLINE ulong st_ballot(bool predicate)
+{
+#if ST_LANES == 64
+    return __builtin_amdgcn_ballot_w64(predicate);
+#else
+    return __builtin_amdgcn_ballot_w32(predicate);
+#endif
+}
+INLINE bool st_any(bool predicate)
+{
+    return st_ballot(predicate) != 0;
+}
+
+#elif !defined(ST_HOST)
+
+INLINE uint st_shuffle(uint value, uint lane)
+{
+    (void)lane;
+    return value;
+}
+INLINE uint st_shuffle_xor(uint value, uint mask)
+{
+    (void)mask;
+    return value;
+}
+INLINE ulong st_ballot(bool predicate)
+{
+    return predicate ? 1 : 0;
+}
+INLINE bool st_any(bool predicate)
+{
+    return predicate;
+}
+
+#endif
+
+/* ---- integer dot: c + the sum of four signed byte products. The exact sum fits. ---- */
+
+INLINE int st_dot4(uint a, uint b, int c)
+{
+#if defined(__NVPTX__)
+    int d;
+    __asm__("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+#elif defined(__AMDGCN__) && (defined(__GFX11__) || defined(__GFX12__))
+    return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
+#elif defined(__AMDGCN__) && (defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) ||    \
+                              defined(__gfx942__) || defined(__gfx1011__) || defined(__gfx1012__) ||                         \
+                              defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) ||                        \
+                              defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) ||                        \
+                              defined(__gfx1036__) || defined(__gfx10_3_generic__))
+    return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
+#else
+    return c + (char)a * (char)b + (char)(a >> 8) * (char)(b >> 8) + (char)(a >> 16) * (char)(b >> 16) +
+           (char)(a >> 24) * (char)(b >> 24);
+#endif
+}
+
+/* ---- table of sixteen bytes: byte i of the result is byte (index byte i, 0..15) of the table {t0, t1, t2, t3} ---- */
+
+INLINE uint st_lookup16(uint index, uint t0, uint t1, uint t2, uint t3)
+{
+#if defined(__NVPTX__)
+    /* prmt takes its four selectors as nibbles; two selectors stand in each half of the gathered word */
+    uint sel = (index | (index >> 4)) & 0x00ff00ffu;
+    sel = (sel | (sel >> 8)) & 0xffffu;
+    const uint low = __nvvm_prmt(t0, t1, sel & 0x7777u), high = __nvvm_prmt(t2, t3, sel & 0x7777u);
+    const uint upper = ((index >> 3) & 0x01010101u) * 0xffu;
+    return (low & ~upper) | (high & upper);
+#elif defined(__AMDGCN__)
+    const uint low = __builtin_amdgcn_perm(t1, t0, index & 0x07070707u);
+    const uint high = __builtin_amdgcn_perm(t3, t2, index & 0x07070707u);
+    const uint upper = ((index >> 3) & 0x01010101u) * 0xffu;
+    return (low & ~upper) | (high & upper);
+#else
+    uint result = 0;
+    for (uint i = 0; i < 32; i += 8) {
+        const uint k = (index >> i) & 15;
+        const uint word = k < 8 ? (k < 4 ? t0 : t1) : (k < 12 ? t2 : t3);
+        result |= ((word >> (k % 4 * 8)) & 0xff) << i;
+    }
+    return result;
+#endif
+}
+
+/* ---- float functions; e^x and what is made of it come from exact_math.h ---- */
+
+INLINE float st_fma(float a, float b, float c)
+{
+#ifdef ST_HOST
+    return fmaf(a, b, c);
+#elif defined(__NVPTX__) || defined(__AMDGCN__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return fma(a, b, c);
+#endif
+}
+
+/* Correctly rounded. */
+INLINE float st_sqrt(float a)
+{
+#ifdef ST_HOST
+    return sqrtf(a);
+#elif defined(__NVPTX__)
+    return __nvvm_sqrt_rn_f(a);
+#elif defined(__AMDGCN__)
+    return __builtin_sqrtf(a);
+#else
+    return sqrt(a);
+#endif
+}
+
+/* Two roundings, the same on every device. */
+INLINE float st_rsqrt(float a)
+{
+    return 1.0f / st_sqrt(a);
+}
+
+INLINE float st_abs(float a)
+{
+    return st_float_of(st_bits_of(a) & 0x7fffffffu);
+}
+
+/* Nearest integer, halves to even, for |a| < 2^22. */
+INLINE int st_round_even(float a)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: the sum has units of one */
+    return (int)(st_bits_of(a + magic) - st_bits_of(magic));
+}
+
+/* Exact. */
+INLINE float st_float_of_half(ushort h)
+{
+#if defined(__NVPTX__)
+    float f;
+    __asm__("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+#elif defined(__AMDGCN__)
+    return (float)as_half(h);
+#else
+    const uint sign = (uint)(h & 0x8000u) << 16, body = h & 0x7fffu;
+    if (body >= 0x7c00u)
+        return st_float_of(sign | 0x7f800000u | ((body & 0x3ffu) << 13) | (body > 0x7c00u ? 0x400000u : 0u));
+    if (body >= 0x0400u)
+        return st_float_of(sign | ((body << 13) + 0x38000000u));
+    const float f = (float)body * 5.9604644775390625e-8f; /* 2^-24 */
+    return st_float_of(sign | st_bits_of(f));
+#endif
+}
+
+/* Nearest even, overflow to infinity. */
+INLINE ushort st_half_of_float(float f)
+{
+#if defined(__NVPTX__)
+    ushort h;
+    __asm__("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+#elif defined(__AMDGCN__)
+    return as_ushort((half)f);
+#else
+    const uint bits = st_bits_of(f), sign = (bits >> 16) & 0x8000u, body = bits & 0x7fffffffu;
+    if (body > 0x7f800000u)
+        return (ushort)(sign | 0x7e00u | ((body >> 13) & 0x3ffu));
+    if (body >= 0x477ff000u)
+        return (ushort)(sign | 0x7c00u);
+    if (body >= 0x38800000u)
+        return (ushort)(sign | ((body - 0x38000000u + 0xfffu + ((body >> 13) & 1u)) >> 13));
+    /* below 2^-14: adding 0.5 puts units of 2^-24 at the bottom of the mantissa, rounded by the addition */
+    return (ushort)(sign | (st_bits_of(st_float_of(body) + 0.5f) - 0x3f000000u));
+#endif
+}
+
+#define ST_FMAF(a, b, c) st_fma(a, b, c)
+#include "../exact_math.h"
+
+/* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Between issue and
+ * st_copies_done neither end is touched; a barrier makes the bytes visible to the other work-items. UNROLL_COPIES stands before
+ * a loop of issues: where copies are plain loads and stores, four loads are then in flight. ---- */
+
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 800
+#define UNROLL_COPIES
+INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
+{
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"l"(to), "l"(from) : "memory");
+}
+INLINE void st_copies_done(void)
+{
+    __asm__ volatile("cp.async.wait_all;" ::: "memory");
+}
+#else
+#ifdef ST_HOST
+#define UNROLL_COPIES
+#else
+#define UNROLL_COPIES _Pragma("unroll 4")
+#endif
+INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
+{
+    *to = *from;
+}
+INLINE void st_copies_done(void)
+{
+}
+#endif
+
+/* ---- a store that the host and other devices see, with everything this work-item wrote before ---- */
+
+INLINE void st_store_system(global uint *to, uint value)
+{
+#if defined(__NVPTX__)
+    __asm__ volatile("membar.sys;\n\tst.volatile.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+#elif defined(__AMDGCN__)
+    __scoped_atomic_store_n(to, value, __ATOMIC_RELEASE, __MEMORY_SCOPE_SYSTEM);
+#elif defined(ST_HOST)
+    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#else
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
+    *(volatile global uint *)to = value;
+#endif
+}
+
+/* ---- matrix fragments: D (16 x 16 int) += A (16 x 32 signed bytes, row by row) * B (32 x 16, column by column) ----
+ *
+ * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column of
+ * B are 32 consecutive bytes in local memory, stride bytes apart (a multiple of 4), and stay unchanged from load to
+ * multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i). */
+
+#if defined(__NVPTX__)
+#define ST_TILE_VALUES 8
+#define ST_TILE_NVIDIA
+#elif defined(__AMDGCN__) && (defined(__GFX11__) || defined(__GFX12__)) && ST_LANES == 32
+#define ST_TILE_VALUES 8
+#define ST_TILE_WMMA
+typedef int st_int2 __attribute__((ext_vector_type(2)));
+typedef int st_int4 __attribute__((ext_vector_type(4)));
+typedef int st_int8 __attribute__((ext_vector_type(8)));
+#elif defined(__AMDGCN__) && (defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__)) && ST_LANES == 64
+#define ST_TILE_VALUES 4
+#define ST_TILE_MFMA
+typedef int st_int4 __attribute__((ext_vector_type(4)));
+#else
+#define ST_TILE_VALUES (256 / ST_LANES)
+#endif
+
+struct st_tile {
+    int v[ST_TILE_VALUES];
+};
+
+#if defined(ST_TILE_NVIDIA)
+
+/* Lane 4 g + t has words t and t + 4 of rows g and g + 8 (A) and of columns g and g + 8 (B). */
+struct st_tile_a {
+    uint r[4]; /* row g word t, row g + 8 word t, row g word t + 4, row g + 8 word t + 4 */
+};
+struct st_tile_b {
+    uint r[4]; /* column g words t and t + 4, column g + 8 words t and t + 4 */
+};
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+{
+    const uint g = st_lane() / 4, t = st_lane() % 4;
+    local const uint *low = (local const uint *)(base + g * stride), *high = (local const uint *)(base + (g + 8) * stride);
+    struct st_tile_a a = {{low[t], high[t], low[t + 4], high[t + 4]}};
+    return a;
+}
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+{
+    const uint g = st_lane() / 4, t = st_lane() % 4;
+    local const uint *low = (local const uint *)(base + g * stride), *high = (local const uint *)(base + (g + 8) * stride);
+    struct st_tile_b b = {{low[t], low[t + 4], high[t], high[t + 4]}};
+    return b;
+}
+INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    for (int h = 0; h < 2; h++) {
+        int *v = d->v + 4 * h;
+        const uint b0 = b->r[2 * h], b1 = b->r[2 * h + 1];
+#if __CUDA_ARCH__ >= 800
+        __asm__("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                "{%0, %1, %2, %3};"
+                : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                : "r"(a->r[0]), "r"(a->r[1]), "r"(a->r[2]), "r"(a->r[3]), "r"(b0), "r"(b1));
+#else
+        for (int k = 0; k < 2; k++)
+            for (int m = 0; m < 2; m++)
+                __asm__("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                        : "+r"(v[2 * m]), "+r"(v[2 * m + 1])
+                        : "r"(a->r[2 * k + m]), "r"(k ? b1 : b0));
+#endif
+    }
+}
+INLINE uint st_tile_row(uint i)
+{
+    return st_lane() / 4 + (i & 2) * 4;
+}
+INLINE uint st_tile_column(uint i)
+{
+    return (i & 4) * 2 + st_lane() % 4 * 2 + (i & 1);
+}
+
+#elif defined(ST_TILE_WMMA)
+
+/* gfx11: lanes l and l + 16 both have all of row (column) l. gfx12: lane l has bytes 0-7 and lane l + 16 bytes 8-15 of
+ * each step of 16. Accumulator: gfx11 lane half h, value i is row 2 i + h; gfx12 row 8 h + i; the column is the lane's. */
+struct st_tile_a {
+    uint w[8];
+};
+struct st_tile_b {
+    uint w[8];
+};
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+{
+    local const uint *row = (local const uint *)(base + st_lane() % 16 * stride);
+    struct st_tile_a a;
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        a.w[i] = row[i];
+    return a;
+}
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+{
+    local const uint *column = (local const uint *)(base + st_lane() % 16 * stride);
+    struct st_tile_b b;
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        b.w[i] = column[i];
+    return b;
+}
+INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    st_int8 c;
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        c[i] = d->v[i];
+    UNROLL
+    for (int k = 0; k < 2; k++) {
+#ifdef __GFX12__
+        const bool upper = st_lane() >= 16;
+        const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]), (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
+        const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]), (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
+        c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, c, false);
+#else
+        const st_int4 x = {(int)a->w[4 * k], (int)a->w[4 * k + 1], (int)a->w[4 * k + 2], (int)a->w[4 * k + 3]};
+        const st_int4 y = {(int)b->w[4 * k], (int)b->w[4 * k + 1], (int)b->w[4 * k + 2], (int)b->w[4 * k + 3]};
+        c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, x, true, y, c, false);
+#endif
+    }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        d->v[i] = c[i];
+}
+INLINE uint st_tile_row(uint i)
+{
+#ifdef __GFX12__
+    return st_lane() / 16 * 8 + i;
+#else
+    return 2 * i + st_lane() / 16;
+#endif
+}
+INLINE uint st_tile_column(uint i)
+{
+    (void)i;
+    return st_lane() % 16;
+}
+
+#elif defined(ST_TILE_MFMA)
+
+/* gfx942 (k = 32): lane l has bytes 8 (l / 16) .. + 7 of row (column) l % 16. gfx908 and gfx90a (k = 16, twice): bytes
+ * 4 (l / 16) .. + 3 of each half. Accumulator: value i of lane l is row 4 (l / 16) + i, column l % 16. */
+struct st_tile_a {
+    uint w[2];
+};
+struct st_tile_b {
+    uint w[2];
+};
+INLINE void st_tile_words(uint *w, local const char *base, uint stride)
+{
+    local const uint *row = (local const uint *)(base + st_lane() % 16 * stride);
+    const uint part = st_lane() / 16;
+#ifdef __gfx942__
+    w[0] = row[2 * part];
+    w[1] = row[2 * part + 1];
+#else
+    w[0] = row[part];
+    w[1] = row[part + 4];
+#endif
+}
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+{
+    struct st_tile_a a;
+    st_tile_words(a.w, base, stride);
+    return a;
+}
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+{
+    struct st_tile_b b;
+    st_tile_words(b.w, base, stride);
+    return b;
+}
+INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    st_int4 c = {d->v[0], d->v[1], d->v[2], d->v[3]};
+#ifdef __gfx942__
+    c = __builtin_amdgcn_mfma_i32_16x16x32_i8((long)(a->w[0] | (ulong)a->w[1] << 32), (long)(b->w[0] | (ulong)b->w[1] << 32),
+                                              c, 0, 0, 0);
+#else
+    c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[0], (int)b->w[0], c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[1], (int)b->w[1], c, 0, 0, 0);
+#endif
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        d->v[i] = c[i];
+}
+INLINE uint st_tile_row(uint i)
+{
+    return st_lane() / 16 * 4 + i;
+}
+INLINE uint st_tile_column(uint i)
+{
+    (void)i;
+    return st_lane() % 16;
+}
+
+#else
+
+/* Value i of lane l is output l + i * ST_LANES, row by row; operands are read from local memory when they are used. */
+struct st_tile_a {
+    local const char *base;
+    uint stride;
+};
+struct st_tile_b {
+    local const char *base;
+    uint stride;
+};
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+{
+    struct st_tile_a a = {base, stride};
+    return a;
+}
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+{
+    struct st_tile_b b = {base, stride};
+    return b;
+}
+INLINE uint st_tile_row(uint i)
+{
+    return (st_lane() + i * ST_LANES) / 16;
+}
+INLINE uint st_tile_column(uint i)
+{
+    return (st_lane() + i * ST_LANES) % 16;
+}
+INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    for (uint i = 0; i < ST_TILE_VALUES; i++) {
+        local const uint *x = (local const uint *)(a->base + st_tile_row(i) * a->stride);
+        local const uint *y = (local const uint *)(b->base + st_tile_column(i) * b->stride);
+        int sum = d->v[i];
+        for (uint k = 0; k < 8; k++)
+            sum = st_dot4(x[k], y[k], sum);
+        d->v[i] = sum;
+    }
+}
+
+#endif
+
+#endif
