@@ -3,4 +3,8 @@
 #ifndef ST_CLI_COMMANDS_H
 #define ST_CLI_COMMANDS_H
 
+int st_cmd_convert(int argc, char **argv);
+int st_cmd_inspect(int argc, char **argv);
+int st_cmd_quantize(int argc, char **argv);
+
 #endif

@@ -15,6 +15,9 @@ struct command {
 
 /* The last entry ends the list. */
 static const struct command commands[] = {
+    {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
+    {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
+    {"inspect", st_cmd_inspect, "keys, tensors and types of a GGUF file"},
     {NULL, NULL, NULL},
 };
 
