@@ -1,0 +1,337 @@
+/* strata_engine: the model's programs placed in one arena, and the passes over them. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+
+enum {
+    DEFAULT_CONTEXT = 8192,
+    DEFAULT_PREFILL = 256,
+    CONTEXT_MAX = 1 << 22,
+    PREFILL_MAX = 8192,
+    SESSIONS_MAX = 256,
+    LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least WINDOW_ROWS */
+    WINDOW_ROWS = 8,
+};
+
+static uint32_t or_default(uint32_t value, uint32_t fallback)
+{
+    return value ? value : fallback;
+}
+
+static enum strata_result check_options(struct strata_engine *e, struct strata_error *err)
+{
+    struct strata_engine_options *o = &e->options;
+    uint32_t trained = e->dims.context;
+    o->devices = o->devices ? o->devices : "cpu";
+    o->threads = o->threads ? o->threads : st_cpu_cores();
+    o->context = or_default(o->context, trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT);
+    o->sessions = or_default(o->sessions, 1);
+    o->prefill = or_default(o->prefill, DEFAULT_PREFILL);
+    if (strcmp(o->devices, "cpu"))
+        return st_fail(err, STRATA_E_UNSUPPORTED, "device list '%s': models run on 'cpu'", o->devices);
+    if (o->context > CONTEXT_MAX)
+        return st_fail(err, STRATA_E_ARGUMENT, "context %u is above %d tokens", o->context, CONTEXT_MAX);
+    if (o->prefill > PREFILL_MAX)
+        return st_fail(err, STRATA_E_ARGUMENT, "prefill %u is above %d tokens", o->prefill, PREFILL_MAX);
+    if (o->sessions > SESSIONS_MAX)
+        return st_fail(err, STRATA_E_ARGUMENT, "%u sessions are above %d", o->sessions, SESSIONS_MAX);
+    if (o->prefill > o->context)
+        o->prefill = o->context;
+    return STRATA_OK;
+}
+
+static void take_rows(struct strata_engine *e, struct st_bump *b)
+{
+    uint64_t n = e->placement.rows;
+    e->rows = (struct st_rows){.slot = st_bump_take(b, n, sizeof(int32_t)),
+                           .pos = st_bump_take(b, n, sizeof(int32_t)),
+                           .token = st_bump_take(b, n, sizeof(int32_t)),
+                           .axis = st_bump_take(b, n, 3 * sizeof(int32_t)),
+                           .history = st_bump_take(b, n, ST_HISTORY * sizeof(int32_t)),
+                           .out = st_bump_take(b, n, sizeof(int32_t)),
+                           .span = st_bump_take(b, n + 1, sizeof(int32_t)),
+                           .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
+                           .embd_row = st_bump_take(b, n, 1)};
+}
+
+/* Lays everything out from base; NULL only counts. *bytes: what the layout takes. */
+static enum strata_result lay_out(struct strata_engine *e, uint8_t *base, uint64_t *bytes, struct strata_error *err)
+{
+    const struct st_family *family = e->bound.family;
+    st_program_free(&e->trunk);
+    st_program_free(&e->draft);
+    struct st_bump b = {.base = base};
+    take_rows(e, &b);
+    /* State comes first and scratch after it; both counted from where the part before ended. */
+    enum strata_result r = STRATA_OK;
+    for (int part = 0; part < (e->dims.draft ? 2 : 1) && !r; part++) {
+        struct st_bump counted = {0}, unused = {0}, scratch;
+        struct st_program probe = {0}, *p = part ? &e->draft : &e->trunk;
+        r = family->place(&e->bound, (enum st_part)part, &e->placement, &e->rows, &counted, &unused, &probe, err);
+        st_program_free(&probe);
+        if (r)
+            break;
+        scratch = b;
+        st_bump_take(&scratch, 1, counted.peak);
+        r = family->place(&e->bound, (enum st_part)part, &e->placement, &e->rows, &b, &scratch, p, err);
+        b.used = b.peak = scratch.peak;
+    }
+    *bytes = b.peak;
+    if (!r && b.overflow)
+        r = st_fail(err, STRATA_E_LIMIT, "buffers for %u tokens of context do not fit in memory", e->placement.context);
+    return r;
+}
+
+static enum strata_result place(struct strata_engine *e, struct strata_error *err)
+{
+    const struct strata_engine_options *o = &e->options;
+    uint64_t row = (uint64_t)e->dims.vocabulary * sizeof(float), out = LOGITS_BYTES / row;
+    uint32_t rows = o->prefill > WINDOW_ROWS ? o->prefill : WINDOW_ROWS;
+    out = out < WINDOW_ROWS ? WINDOW_ROWS : out;
+    e->placement = (struct st_placement){.slots = o->sessions,
+                                         .context = o->context,
+                                         .rows = rows,
+                                         .out_rows = out < rows ? (uint32_t)out : rows,
+                                         .kv = o->kv == STRATA_KV_F32 ? ST_KV_F32 : ST_KV_F16};
+    enum strata_result r = lay_out(e, NULL, &e->arena_bytes, err);
+    if (r)
+        return r;
+    if (e->arena_bytes > SIZE_MAX / 2 || !(e->arena = aligned_alloc(64, e->arena_bytes)))
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for %llu MiB of state and buffers (context %u, %u sessions)",
+                       e->model->gguf->path, (unsigned long long)(e->arena_bytes >> 20), o->context, o->sessions);
+    return lay_out(e, e->arena, &e->arena_bytes, err);
+}
+
+enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                        struct strata_engine **out, struct strata_error *err)
+{
+    static const struct strata_engine_options defaults;
+    struct strata_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for an engine", model->gguf->path);
+    e->model = model;
+    e->options = options ? *options : defaults;
+    enum strata_result r = STRATA_OK;
+    if (e->options.mtp_path) {
+        r = st_gguf_open(e->options.mtp_path, &e->draft_gguf, err);
+        if (!r && !(e->options.mtp_path = e->mtp_path = strdup(e->options.mtp_path)))
+            r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
+    }
+    struct st_model_options bind = {.fp32 = e->options.fp32, .draft_norm_per_stream = -1};
+    if (!r)
+        r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
+    if (!r) {
+        e->bound.family->dims(&e->bound, &e->dims);
+        r = check_options(e, err);
+    }
+    if (!r && model->tokenizer && st_tokenizer_count(model->tokenizer) > e->dims.embeddings)
+        r = st_fail(err, STRATA_E_MODEL, "%s: %zu tokens but only %u rows of token_embd.weight", model->gguf->path,
+                    st_tokenizer_count(model->tokenizer), e->dims.embeddings);
+    if (!r && !(e->slot_used = calloc(e->options.sessions, sizeof *e->slot_used)))
+        r = st_fail(err, STRATA_E_MEMORY, "no memory for %u sessions", e->options.sessions);
+    if (!r && !st_kernels_get(ST_CPU_C, &e->kernels))
+        r = st_fail(err, STRATA_E_INTERNAL, "the C kernels are missing");
+    if (!r)
+        r = place(e, err);
+    size_t scratch = e->trunk.worker_scratch > e->draft.worker_scratch ? e->trunk.worker_scratch : e->draft.worker_scratch;
+    if (!r)
+        r = st_team_create(e->options.threads, scratch, &e->team, err);
+    if (r) {
+        strata_engine_free(e);
+        return r;
+    }
+    *out = e;
+    return STRATA_OK;
+}
+
+void strata_engine_free(struct strata_engine *e)
+{
+    if (!e)
+        return;
+    st_team_free(e->team);
+    st_program_free(&e->trunk);
+    st_program_free(&e->draft);
+    st_model_close(&e->bound);
+    st_gguf_close(e->draft_gguf);
+    free(e->mtp_path);
+    free(e->slot_used);
+    free(e->arena);
+    free(e);
+}
+
+void strata_engine_options(const struct strata_engine *e, struct strata_engine_options *out)
+{
+    *out = e->options;
+}
+
+/* Commands [from, to) of a program, run by the whole team with a barrier between them. */
+struct stretch {
+    const struct st_kernels *kernels;
+    const struct st_command *commands;
+    size_t from, to;
+};
+
+static void run_stretch(void *arg, struct st_worker *w)
+{
+    const struct stretch *s = arg;
+    for (size_t i = s->from; i < s->to; i++) {
+        st_command_run(s->kernels, &s->commands[i], w);
+        if (i + 1 < s->to)
+            st_barrier(w);
+    }
+}
+
+/* Runs a program; with residuals set, stops after each layer to copy the residual of this pass's rows. */
+static void run_program(struct strata_engine *e, const struct st_program *p, float *residuals, size_t first_row,
+                        size_t all_rows)
+{
+    struct stretch s = {.kernels = &e->kernels, .commands = p->commands};
+    size_t wide = e->dims.wide, n = (size_t)e->rows.n;
+    if (!residuals) {
+        s.to = p->n_commands;
+        st_team_run(e->team, run_stretch, &s);
+        return;
+    }
+    while (s.from < p->n_commands) {
+        int32_t layer = p->commands[s.from].layer;
+        for (s.to = s.from; s.to < p->n_commands && p->commands[s.to].layer == layer; s.to++)
+            ;
+        st_team_run(e->team, run_stretch, &s);
+        if (layer >= 0)
+            memcpy(residuals + ((size_t)layer * all_rows + first_row) * wide, p->wide, n * wide * sizeof(float));
+        s.from = s.to;
+    }
+}
+
+static void text_axis(int32_t *axis, int32_t at)
+{
+    axis[0] = axis[1] = axis[2] = at;
+}
+
+/* Fills row i of the pass: the session's token number pos. */
+static void fill_row(struct strata_session *s, size_t i, uint32_t pos)
+{
+    struct st_rows *rows = &s->engine->rows;
+    rows->slot[i] = (int32_t)s->slot;
+    rows->pos[i] = (int32_t)pos;
+    rows->token[i] = s->ids[pos];
+    rows->embd_row[i] = 0;
+    for (uint32_t h = 0; h < ST_HISTORY; h++)
+        rows->history[i * ST_HISTORY + h] = h < pos ? s->ids[pos - 1 - h] : -1;
+}
+
+static void set_rows(struct strata_engine *e, size_t n)
+{
+    struct st_rows *rows = &e->rows;
+    rows->n = (int32_t)n;
+    rows->n_stream = (int32_t)(n * (e->dims.wide / e->dims.hidden));
+    rows->n_spans = 1;
+    rows->span[0] = 0;
+    rows->span[1] = (int32_t)n;
+}
+
+static enum strata_result check_ids(const struct strata_engine *e, const int32_t *ids, size_t count,
+                                    struct strata_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= e->dims.embeddings)
+            return st_fail(err, STRATA_E_ARGUMENT, "token %zu: id %d is not in 0..%u", i, ids[i], e->dims.embeddings - 1);
+    return STRATA_OK;
+}
+
+/* One pass over in's rows [from, from + n). */
+static void pass(struct strata_session *s, const struct st_input *in, const struct st_output *out, size_t from, size_t n,
+                 bool want)
+{
+    struct strata_engine *e = s->engine;
+    struct st_rows *rows = &e->rows;
+    size_t vocabulary = e->dims.vocabulary, hidden = e->dims.hidden, wide = e->dims.wide;
+    for (size_t i = 0; i < n; i++) {
+        fill_row(s, i, s->count + (uint32_t)i);
+        if (in->axis) {
+            memcpy(rows->axis + 3 * i, in->axis + 3 * (from + i), 3 * sizeof *rows->axis);
+            for (int k = 0; k < 3; k++)
+                s->next_axis = rows->axis[3 * i + (size_t)k] >= s->next_axis ? rows->axis[3 * i + (size_t)k] + 1
+                                                                              : s->next_axis;
+        } else {
+            text_axis(rows->axis + 3 * i, s->next_axis++);
+        }
+        if (in->embd && in->embd_row[from + i]) {
+            rows->embd_row[i] = 1;
+            memcpy(rows->embd + i * hidden, in->embd + (from + i) * hidden, hidden * sizeof(float));
+        }
+    }
+    set_rows(e, n);
+    rows->n_out = 0;
+    for (size_t i = out->all_logits ? 0 : n - 1; i < n && want; i++)
+        rows->out[rows->n_out++] = (int32_t)i;
+    run_program(e, &e->trunk, out->residuals, from, in->count);
+    s->count += (uint32_t)n;
+    e->logits_of = NULL;
+    if (want && out->logits)
+        memcpy(out->logits + (out->all_logits ? from : 0) * vocabulary, e->trunk.logits,
+               (size_t)rows->n_out * vocabulary * sizeof(float));
+    if (want && !out->all_logits)
+        e->logits_of = s;
+    if (out->wide)
+        memcpy(out->wide + from * wide, e->trunk.wide, n * wide * sizeof(float));
+}
+
+enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
+                                   struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    enum strata_result r = check_ids(e, in->ids, in->count, err);
+    if (r)
+        return r;
+    if (in->count > e->options.context - s->count)
+        return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count,
+                       in->count, e->options.context);
+    memcpy(s->ids + s->count, in->ids, in->count * sizeof *s->ids);
+    size_t chunk = e->options.prefill;
+    if (out->all_logits && chunk > e->placement.out_rows)
+        chunk = e->placement.out_rows;
+    for (size_t from = 0; from < in->count; from += chunk) {
+        size_t n = in->count - from < chunk ? in->count - from : chunk;
+        pass(s, in, out, from, n, out->all_logits || from + n == in->count);
+    }
+    return STRATA_OK;
+}
+
+enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
+                                    size_t count, float *logits, float *wide_out, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    struct st_rows *rows = &e->rows;
+    if (!e->dims.draft)
+        return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", e->model->gguf->path);
+    enum strata_result r = check_ids(e, ids, count, err);
+    if (r)
+        return r;
+    if (first > e->options.context || count > e->options.context - first)
+        return st_fail(err, STRATA_E_LIMIT, "draft rows %u.. do not fit in the context of %u", first, e->options.context);
+    size_t chunk = e->placement.out_rows, vocabulary = e->dims.vocabulary, width = e->dims.wide;
+    for (size_t from = 0; from < count; from += chunk) {
+        size_t n = count - from < chunk ? count - from : chunk;
+        for (size_t i = 0; i < n; i++) {
+            rows->slot[i] = (int32_t)s->slot;
+            rows->pos[i] = (int32_t)(first + from + i);
+            rows->token[i] = ids[from + i];
+            rows->embd_row[i] = 0;
+            text_axis(rows->axis + 3 * i, rows->pos[i]);
+            rows->out[i] = (int32_t)i;
+        }
+        set_rows(e, n);
+        rows->n_out = logits ? (int32_t)n : 0;
+        memcpy(e->draft.wide_in, wide + from * width, n * width * sizeof(float));
+        run_program(e, &e->draft, NULL, 0, 0);
+        if (logits)
+            memcpy(logits + from * vocabulary, e->draft.logits, n * vocabulary * sizeof(float));
+        if (wide_out)
+            memcpy(wide_out + from * width, e->draft.wide, n * width * sizeof(float));
+    }
+    return STRATA_OK;
+}

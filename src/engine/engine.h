@@ -1,0 +1,75 @@
+/* Inside the engine: what its files share, and the internal entries for exact work (residuals after each layer, inputs that
+ * are embeddings, draft rows). The public contract is strata.h. */
+#ifndef ST_ENGINE_ENGINE_H
+#define ST_ENGINE_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "model/model.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+struct strata_model {
+    struct st_gguf *gguf;
+    struct st_tokenizer *tokenizer; /* NULL: the file has no usable vocabulary; ids only */
+    struct st_chat *chat;           /* NULL without a tokenizer */
+    char *name, *template_text;
+    char *architecture;
+};
+
+struct strata_engine {
+    const struct strata_model *model;
+    struct st_gguf *draft_gguf; /* NULL: none, or inside the model's file */
+    char *mtp_path;
+    struct st_model bound;
+    struct st_model_dims dims;
+    struct strata_engine_options options;
+    struct st_placement placement;
+    struct st_kernels kernels;
+    struct st_team *team;
+    struct st_rows rows; /* its arrays lie in the arena */
+    struct st_program trunk, draft; /* draft has no commands when there is no draft layer */
+    uint8_t *arena;                 /* everything that the programs point at: one allocation */
+    uint64_t arena_bytes;
+    bool *slot_used;
+    const struct strata_session *logits_of; /* whose last logits lie in trunk.logits row 0, or NULL */
+};
+
+struct strata_session {
+    struct strata_engine *engine;
+    uint32_t slot;
+    int32_t *ids; /* [context] */
+    uint32_t count;
+    int32_t next_axis; /* rotary position of the next text token: count plus what images have taken off */
+    _Atomic bool cancelled;
+};
+
+/* Input of an exact evaluation. embd and axis may be NULL: tokens at text positions. */
+struct st_input {
+    const int32_t *ids; /* [count]; placeholders where embd is used */
+    size_t count;
+    const float *embd;       /* [count][hidden], rows with embd_row set are used */
+    const uint8_t *embd_row; /* [count] */
+    const int32_t *axis;     /* [count][3] */
+};
+
+/* Where an evaluation leaves what is asked for; NULL for what is not. */
+struct st_output {
+    float *logits; /* [vocabulary] of the last token, or [count][vocabulary] with all_logits */
+    bool all_logits;
+    float *residuals; /* [layers][count][wide]: after each layer */
+    float *wide;      /* [count][wide]: after the last layer */
+};
+
+enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
+                                   struct strata_error *err);
+
+/* Draft rows first .. first + count - 1 of the session's draft state: row i pairs the trunk's residual at position i (wide)
+ * with ids[i], the token after it. logits [count][vocabulary] and wide_out [count][wide] may be NULL. */
+enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
+                                    size_t count, float *logits, float *wide_out, struct strata_error *err);
+
+/* 64-bit fingerprint of a model file: names, shapes, types, and a sample of every tensor's bytes. */
+uint64_t st_model_fingerprint(const struct st_gguf *g);
+
+#endif

@@ -1,0 +1,224 @@
+/* strata_generate: read what is new of the prompt, then pick, show and compute tokens until something ends the answer. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "text/stop.h"
+
+struct answer {
+    struct strata_session *session;
+    const struct strata_request *request;
+    struct strata_stats *stats;
+    struct st_sampler *sampler;
+    struct st_decoder decoder;
+    struct st_stop *stop;
+    struct strata_error *err;
+    enum strata_end end;
+    int stop_index;
+    bool ended;
+};
+
+void strata_sampling_default(struct strata_sampling *out)
+{
+    *out = (struct strata_sampling){.top_p = 1, .repetition_penalty = 1};
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void finish(struct answer *a, enum strata_end end)
+{
+    a->ended = true;
+    a->end = end;
+}
+
+/* Hands an event to the caller; false from it, or a cancel from outside, ends the answer. */
+static void emit(struct answer *a, const struct strata_event *event)
+{
+    const struct strata_request *q = a->request;
+    bool go = !q->event || q->event(q->user, event);
+    if (!a->ended && (!go || atomic_load(&a->session->cancelled)))
+        finish(a, STRATA_END_CANCELLED);
+}
+
+/* Tokens of the prompt that the session holds already: all of its own, or none, because recurrent state only exists at its
+ * end. Equal prompts need the logits of the last token as well. */
+static size_t reusable(const struct strata_session *s, const struct strata_request *q)
+{
+    if (s->count > q->count || memcmp(s->ids, q->ids, s->count * sizeof *q->ids))
+        return 0;
+    return s->count < q->count || s->engine->logits_of == s ? s->count : 0;
+}
+
+static enum strata_result read_prompt(struct answer *a)
+{
+    struct strata_session *s = a->session;
+    const struct strata_request *q = a->request;
+    size_t reused = reusable(s, q);
+    double start = now();
+    if (reused == 0)
+        strata_session_reset(s);
+    a->stats->reused_tokens = reused;
+    for (size_t at = reused; at < q->count && !a->ended;) {
+        size_t n = q->count - at < s->engine->options.prefill ? q->count - at : s->engine->options.prefill;
+        struct st_input in = {.ids = q->ids + at, .count = n};
+        enum strata_result r = st_session_eval(s, &in, &(struct st_output){0}, a->err);
+        if (r)
+            return r;
+        at += n;
+        a->stats->read_tokens += n;
+        a->stats->read_seconds = now() - start;
+        emit(a, &(struct strata_event){.kind = STRATA_EVENT_PROMPT, .prompt_done = at, .prompt_total = q->count});
+    }
+    return STRATA_OK;
+}
+
+/* Shows a token and its text, as far as no stop text can begin in it. */
+static enum strata_result show(struct answer *a, const struct st_pick *pick, const char *text, size_t size)
+{
+    struct st_bytes free_text;
+    int found = -1;
+    enum strata_result r = st_stop_push(a->stop, text, size, &free_text, &found, a->err);
+    if (r)
+        return r;
+    if (found >= 0) {
+        a->stop_index = found;
+        finish(a, STRATA_END_STOP_TEXT);
+    }
+    emit(a, &(struct strata_event){.kind = STRATA_EVENT_TEXT,
+                                   .token = pick->token,
+                                   .text = free_text.data,
+                                   .size = free_text.size,
+                                   .logprob = {pick->token, pick->logprob},
+                                   .top = pick->top,
+                                   .top_count = pick->top_count});
+    return STRATA_OK;
+}
+
+/* Text that was held back: an unfinished character, and what might have become a stop text. */
+static enum strata_result flush(struct answer *a)
+{
+    struct st_bytes rest = {0}, free_text = {0};
+    int found = -1;
+    if (a->end == STRATA_END_STOP_TEXT)
+        return STRATA_OK;
+    enum strata_result r = a->session->engine->model->tokenizer ? st_decoder_finish(&a->decoder, &rest, a->err) : STRATA_OK;
+    if (!r)
+        r = st_stop_push(a->stop, rest.data, rest.size, &free_text, &found, a->err);
+    struct strata_event event = {.kind = STRATA_EVENT_TEXT, .token = -1};
+    if (!r && free_text.size) {
+        event.text = free_text.data;
+        event.size = free_text.size;
+        emit(a, &event);
+    }
+    if (!r && found < 0) {
+        free_text = st_stop_finish(a->stop);
+        event.text = free_text.data;
+        event.size = free_text.size;
+        if (event.size)
+            emit(a, &event);
+    }
+    return r;
+}
+
+/* Picks the next token from the session's last logits and shows it. */
+static enum strata_result pick_token(struct answer *a, int32_t *token)
+{
+    struct strata_session *s = a->session;
+    const struct strata_model *m = s->engine->model;
+    struct st_pick pick;
+    struct st_bytes text = {.data = "", .size = 0};
+    enum strata_result r = st_sampler_pick(a->sampler, s->engine->trunk.logits, s->count, &pick, a->err);
+    if (!r)
+        r = st_sampler_accept(a->sampler, &pick.token, 1, a->err);
+    if (r)
+        return r;
+    *token = pick.token;
+    bool stop = strata_is_stop_token(m, pick.token);
+    if (stop && !a->request->ignore_eos) {
+        finish(a, STRATA_END_STOP_TOKEN);
+        return STRATA_OK;
+    }
+    a->stats->generated_tokens++;
+    if (m->tokenizer)
+        r = st_decoder_push(&a->decoder, pick.token, &text, a->err);
+    return r ? r : show(a, &pick, text.data, text.size);
+}
+
+static enum strata_result answer_tokens(struct answer *a)
+{
+    struct strata_session *s = a->session;
+    const struct strata_request *q = a->request;
+    double start = now();
+    enum strata_result r = STRATA_OK;
+    while (!a->ended && !r) {
+        int32_t token;
+        r = pick_token(a, &token);
+        a->stats->generate_seconds = now() - start;
+        if (r || a->ended)
+            break;
+        if (q->max_tokens && a->stats->generated_tokens >= q->max_tokens) {
+            finish(a, STRATA_END_LENGTH);
+        } else if (s->count == s->engine->options.context) {
+            finish(a, STRATA_END_CONTEXT);
+        } else {
+            struct st_input in = {.ids = &token, .count = 1};
+            r = st_session_eval(s, &in, &(struct st_output){0}, a->err);
+            a->stats->generate_seconds = now() - start;
+        }
+    }
+    return r;
+}
+
+static enum strata_result check_request(const struct strata_session *s, const struct strata_request *q,
+                                        struct strata_error *err)
+{
+    uint32_t context = s->engine->options.context;
+    if (q->count == 0)
+        return st_fail(err, STRATA_E_ARGUMENT, "the prompt is empty");
+    if (q->count > context)
+        return st_fail(err, STRATA_E_LIMIT, "the prompt has %zu tokens, the context holds %u", q->count, context);
+    for (size_t i = 0; i < q->count; i++)
+        if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= s->engine->dims.embeddings)
+            return st_fail(err, STRATA_E_ARGUMENT, "prompt token %zu: id %d is not in 0..%u", i, q->ids[i],
+                           s->engine->dims.embeddings - 1);
+    return STRATA_OK;
+}
+
+enum strata_result strata_generate(struct strata_session *s, const struct strata_request *q, struct strata_stats *stats,
+                                   struct strata_error *err)
+{
+    struct strata_stats unused;
+    struct answer a = {.session = s, .request = q, .stats = stats ? stats : &unused, .err = err};
+    *a.stats = (struct strata_stats){.prompt_tokens = q->count};
+    atomic_store(&s->cancelled, false);
+    const struct st_tokenizer *t = s->engine->model->tokenizer;
+    if (t)
+        st_decoder_init(&a.decoder, t, q->show_special);
+    enum strata_result r = check_request(s, q, err);
+    if (!r)
+        r = st_sampler_create(&q->sampling, s->engine->dims.vocabulary, &a.sampler, err);
+    if (!r)
+        r = st_sampler_accept(a.sampler, q->ids, q->count, err);
+    if (!r)
+        r = st_stop_create(q->stop, q->stop_count, &a.stop, err);
+    if (!r)
+        r = read_prompt(&a);
+    if (!r)
+        r = answer_tokens(&a);
+    if (!r)
+        r = flush(&a);
+    if (!r)
+        emit(&a, &(struct strata_event){.kind = STRATA_EVENT_END, .token = -1, .end = a.end, .stop_index = a.stop_index});
+    st_sampler_free(a.sampler);
+    st_stop_free(a.stop);
+    if (t)
+        st_decoder_free(&a.decoder);
+    return r;
+}

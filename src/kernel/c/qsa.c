@@ -1,0 +1,265 @@
+/* Attention with a block index. Limits: bytes of keys and values of the allowed positions; for long contexts the pooled
+ * index keys, one per block of ratio tokens. */
+#include "kernel/c/level.h"
+#include "kernel/exact_math.h"
+#include "kernel/qsa_scratch.h"
+#include "kernel/table.h"
+#include "kernel/vec.h"
+
+/* cos and sin of a row's pairs: cs[2 * i], cs[2 * i + 1]. The angle is one FP32 product, as in the reference model. */
+static void rotation(const struct st_rope *rope, const int32_t axis[3], float *cs)
+{
+    for (uint32_t i = 0; i < rope->rot / 2; i++) {
+        float angle = (float)axis[rope->axis[i]] * rope->freq[i];
+        cs[2 * i] = cosf(angle);
+        cs[2 * i + 1] = sinf(angle);
+    }
+}
+
+static void rotate(const struct st_rope *rope, const float *cs, float *x)
+{
+    uint32_t half = rope->rot / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half], c = cs[2 * i], s = cs[2 * i + 1];
+        x[i] = a * c - b * s;
+        x[i + half] = b * c + a * s;
+    }
+}
+
+static void store_kv(enum st_kv_type type, void *cache, size_t at, const float *x, size_t n)
+{
+    if (type == ST_KV_F32) {
+        memcpy((float *)cache + at, x, n * sizeof *x);
+    } else {
+        uint16_t *half = (uint16_t *)cache + at;
+        for (size_t i = 0; i < n; i++)
+            half[i] = st_f32_to_f16(x[i]);
+    }
+}
+
+static void store_key_value(const struct st_qsa *a, size_t r, size_t g, const float *cs)
+{
+    size_t dim = a->head_dim, in = (r * a->kv_heads + g) * dim;
+    size_t at = (((size_t)a->rows->slot[r] * a->kv_heads + g) * a->context + (size_t)a->rows->pos[r]) * dim;
+    float key[ST_QSA_DIM_MAX];
+    st_vec_rms_norm(key, a->k + in, a->k_norm, dim, a->eps);
+    rotate(a->rope, cs, key);
+    store_kv(a->kv, a->k_cache, at, key, dim);
+    store_kv(a->kv, a->v_cache, at, a->v + in, dim);
+}
+
+/* Key of the block that row r completes: mean of its raw keys, norm, rotation at the position of its first token. Earlier
+ * tokens of the block are rows of this pass or lie in the ring. */
+static void pool_block(const struct st_qsa *a, size_t span_first, size_t r)
+{
+    size_t dim = a->index_dim, slot = (size_t)a->rows->slot[r], pos = (size_t)a->rows->pos[r];
+    float *out = a->pooled + (slot * (a->context / a->ratio) + pos / a->ratio) * dim, cs[ST_ROT_MAX];
+    memset(out, 0, dim * sizeof *out);
+    for (size_t back = a->ratio; back-- > 0;) {
+        const float *raw = back <= r - span_first
+                               ? a->ik + (r - back) * dim
+                               : a->raw_ring + (slot * ST_QSA_RING + (pos - back) % ST_QSA_RING) * dim;
+        for (size_t i = 0; i < dim; i++)
+            out[i] += raw[i];
+    }
+    for (size_t i = 0; i < dim; i++)
+        out[i] /= (float)a->ratio;
+    size_t back = a->ratio - 1;
+    rotation(a->rope,
+             back <= r - span_first ? a->rows->axis + 3 * (r - back)
+                                    : a->axis_ring + (slot * ST_QSA_RING + (pos - back) % ST_QSA_RING) * 3,
+             cs);
+    st_vec_rms_norm(out, out, a->ik_norm, dim, a->eps);
+    rotate(a->rope, cs, out);
+}
+
+/* Keeps the last raw keys of a span for blocks that later passes complete. */
+static void store_raw(const struct st_qsa *a, size_t first, size_t end)
+{
+    for (size_t r = end - first > ST_QSA_RING ? end - ST_QSA_RING : first; r < end; r++) {
+        size_t at = (size_t)a->rows->slot[r] * ST_QSA_RING + (size_t)a->rows->pos[r] % ST_QSA_RING;
+        memcpy(a->raw_ring + at * a->index_dim, a->ik + r * a->index_dim, a->index_dim * sizeof(float));
+        memcpy(a->axis_ring + at * 3, a->rows->axis + r * 3, 3 * sizeof(int32_t));
+    }
+}
+
+/* Norms, rotations and cache writes of all rows; units are (row, head) with the heads of all kinds in a line. */
+static void prepare(const struct st_qsa *a, const struct st_worker *w)
+{
+    size_t heads = a->heads, index = a->ratio ? a->index_heads : 0, per_row = heads + a->kv_heads + index, from, to;
+    float cs[ST_ROT_MAX];
+    size_t cs_row = SIZE_MAX;
+    st_share(w, (size_t)a->rows->n * per_row, 1, &from, &to);
+    for (size_t u = from; u < to; u++) {
+        size_t r = u / per_row, h = u % per_row;
+        if (r != cs_row)
+            rotation(a->rope, a->rows->axis + 3 * r, cs);
+        cs_row = r;
+        if (h < heads) {
+            float *q = a->q + (r * heads + h) * 2 * a->head_dim;
+            st_vec_rms_norm(q, q, a->q_norm, a->head_dim, a->eps);
+            rotate(a->rope, cs, q);
+        } else if (h < heads + a->kv_heads) {
+            store_key_value(a, r, h - heads, cs);
+        } else {
+            float *iq = a->iq + (r * index + h - heads - a->kv_heads) * a->index_dim;
+            st_vec_rms_norm(iq, iq, a->iq_norm, a->index_dim, a->eps);
+            rotate(a->rope, cs, iq);
+        }
+    }
+    if (!a->ratio)
+        return;
+    for (int s = 0; s < a->rows->n_spans; s++) {
+        size_t first = (size_t)a->rows->span[s], end = (size_t)a->rows->span[s + 1];
+        st_share(w, end - first, 1, &from, &to);
+        for (size_t r = first + from; r < first + to; r++)
+            if (((size_t)a->rows->pos[r] + 1) % a->ratio == 0)
+                pool_block(a, first, r);
+    }
+}
+
+/* A block's place in the order: higher score first, then lower index. Scores are >= 0, so their bits order like numbers. */
+static uint64_t rank_key(float score, uint32_t block)
+{
+    return (uint64_t)st_f32_bits(score) << 32 | (UINT32_MAX - block);
+}
+
+/* Moves the keep largest keys to the front (quick select, middle pivot of three). */
+static void select_largest(uint64_t *key, size_t n, size_t keep)
+{
+    size_t lo = 0, hi = n;
+    while (hi - lo > 1) {
+        uint64_t a = key[lo], b = key[lo + (hi - lo) / 2], c = key[hi - 1];
+        uint64_t pivot = a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
+        size_t i = lo, j = hi - 1;
+        for (;;) {
+            while (key[i] > pivot)
+                i++;
+            while (key[j] < pivot)
+                j--;
+            if (i >= j)
+                break;
+            uint64_t t = key[i];
+            key[i++] = key[j];
+            key[j--] = t;
+        }
+        size_t cut = key[i] > pivot ? i + 1 : i; /* keys before cut are >= pivot */
+        cut = cut == lo ? lo + 1 : cut;
+        if (keep < cut)
+            hi = cut;
+        else if (keep > cut)
+            lo = cut;
+        else
+            return;
+    }
+}
+
+/* Fills the row's list of allowed positions, ascending by block. */
+static void choose(const struct st_qsa *a, size_t r, struct st_qsa_scratch *scratch)
+{
+    size_t visible = (size_t)a->rows->pos[r] + 1, keep = a->ratio ? a->budget / a->ratio : 0;
+    size_t blocks = a->ratio ? visible / a->ratio : 0;
+    if (blocks <= keep) {
+        a->chosen_count[r] = -1;
+        return;
+    }
+    const float *pooled = a->pooled + (size_t)a->rows->slot[r] * (a->context / a->ratio) * a->index_dim;
+    const float *iq = a->iq + r * a->index_heads * a->index_dim;
+    for (size_t b = 0; b < blocks; b++) {
+        float score = 0;
+        for (uint32_t h = 0; h < a->index_heads; h++)
+            score += fmaxf(0.0f, st_vec_dot(iq + h * a->index_dim, pooled + b * a->index_dim, a->index_dim));
+        scratch->key[b] = rank_key(score, (uint32_t)b);
+    }
+    select_largest(scratch->key, blocks, keep);
+    memset(scratch->taken, 0, (blocks + 7) / 8);
+    for (size_t i = 0; i < keep; i++) {
+        uint32_t block = UINT32_MAX - (uint32_t)scratch->key[i];
+        scratch->taken[block / 8] |= (uint8_t)(1u << block % 8);
+    }
+    uint32_t *out = a->chosen + r * (a->budget + a->ratio);
+    int32_t count = 0;
+    for (size_t b = 0; b < blocks; b++)
+        if (scratch->taken[b / 8] >> b % 8 & 1)
+            for (uint32_t i = 0; i < a->ratio; i++)
+                out[count++] = (uint32_t)b * a->ratio + i;
+    for (size_t p = blocks * a->ratio; p < visible; p++)
+        out[count++] = (uint32_t)p;
+    a->chosen_count[r] = count;
+}
+
+/* n floats of a cache from element at, through buffer when they must be converted. */
+static const float *load_kv(enum st_kv_type type, const void *cache, size_t at, size_t n, float *buffer)
+{
+    if (type == ST_KV_F32)
+        return (const float *)cache + at;
+    const uint16_t *half = (const uint16_t *)cache + at;
+    for (size_t i = 0; i < n; i++)
+        buffer[i] = st_half_to_float(half[i]);
+    return buffer;
+}
+
+/* All query heads of one row that share key head g. */
+static void attend(const struct st_qsa *a, size_t r, size_t g, struct st_qsa_scratch *scratch)
+{
+    size_t dim = a->head_dim, group = a->heads / a->kv_heads;
+    int32_t chosen = a->chosen_count[r];
+    size_t count = chosen < 0 ? (size_t)a->rows->pos[r] + 1 : (size_t)chosen;
+    const uint32_t *list = a->chosen ? a->chosen + r * (a->budget + a->ratio) : NULL;
+    size_t base = ((size_t)a->rows->slot[r] * a->kv_heads + g) * a->context;
+    float scale = 1.0f / sqrtf((float)dim), buffer[ST_QSA_DIM_MAX];
+    for (size_t t = 0; t < count; t++) {
+        size_t p = chosen < 0 ? t : list[t];
+        const float *key = load_kv(a->kv, a->k_cache, (base + p) * dim, dim, buffer);
+        for (size_t h = 0; h < group; h++)
+            scratch->score[h * scratch->score_stride + t] =
+                st_vec_dot(a->q + (r * a->heads + g * group + h) * 2 * dim, key, dim) * scale;
+    }
+    for (size_t h = 0; h < group; h++) {
+        float *score = scratch->score + h * scratch->score_stride, top = score[0], sum = 0;
+        for (size_t t = 1; t < count; t++)
+            top = fmaxf(top, score[t]);
+        for (size_t t = 0; t < count; t++) {
+            score[t] = st_expf(score[t] - top);
+            sum += score[t];
+        }
+        scratch->inverse[h] = 1.0f / sum;
+        memset(a->out + (r * a->heads + g * group + h) * dim, 0, dim * sizeof(float));
+    }
+    for (size_t t = 0; t < count; t++) {
+        size_t p = chosen < 0 ? t : list[t];
+        const float *value = load_kv(a->kv, a->v_cache, (base + p) * dim, dim, buffer);
+        for (size_t h = 0; h < group; h++)
+            st_vec_axpy(a->out + (r * a->heads + g * group + h) * dim, scratch->score[h * scratch->score_stride + t],
+                        value, dim);
+    }
+    for (size_t h = 0; h < group; h++) {
+        size_t head = r * a->heads + g * group + h;
+        float *out = a->out + head * dim;
+        const float *gate = a->q + head * 2 * dim + dim;
+        for (size_t i = 0; i < dim; i++)
+            out[i] = out[i] * scratch->inverse[h] * st_sigmoidf(gate[i]);
+    }
+}
+
+void ST_K(st_qsa)(const struct st_kernels *k, const struct st_qsa *a, struct st_worker *w)
+{
+    (void)k;
+    const struct st_rows *rows = a->rows;
+    struct st_qsa_scratch scratch = st_qsa_scratch_at(a, w->scratch);
+    size_t from, to;
+    prepare(a, w);
+    st_barrier(w);
+    if (a->ratio) {
+        st_share(w, (size_t)rows->n_spans, 1, &from, &to);
+        for (size_t s = from; s < to; s++)
+            store_raw(a, (size_t)rows->span[s], (size_t)rows->span[s + 1]);
+    }
+    st_share(w, (size_t)rows->n, 1, &from, &to);
+    for (size_t r = from; r < to; r++)
+        choose(a, r, &scratch);
+    st_barrier(w);
+    st_share(w, (size_t)rows->n * a->kv_heads, 1, &from, &to);
+    for (size_t u = from; u < to; u++)
+        attend(a, u / a->kv_heads, u % a->kv_heads, &scratch);
+}

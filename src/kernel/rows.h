@@ -1,0 +1,49 @@
+/* Rows of one pass, and weights: what every kernel family shares.
+ *
+ * A pass computes n rows. A row is one token of one sequence: (slot, position, token). Rows of the same slot are
+ * neighbours and ascend in position without gaps, so a decode window, a prompt chunk and a batch of many conversations
+ * have the same form. Memory belongs to the engine; the arrays stay at the same place for every pass so that command
+ * lists can be built once. */
+#ifndef ST_KERNEL_ROWS_H
+#define ST_KERNEL_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/team.h"
+#include "format/quant.h"
+
+/* Tokens before a row's own that n-gram features may look at. */
+enum { ST_HISTORY = 7 };
+
+struct st_rows {
+    int32_t n;        /* rows in this pass */
+    int32_t n_out;    /* rows whose logits are wanted */
+    int32_t n_spans;  /* runs of rows of one slot */
+    int32_t n_stream; /* scratch count: rows times residual streams, set with n */
+    int32_t *slot;    /* [n] which sequence's state */
+    int32_t *pos;     /* [n] index in the sequence, 0-based: cache place and causal order */
+    int32_t *token;   /* [n] token id (of a placeholder for embedding rows) */
+    int32_t *axis;    /* [n][3] rotary positions t, h, w; all equal to pos plus an offset for text */
+    int32_t *history; /* [n][ST_HISTORY] token ids before the row's, nearest first, -1 where there is none */
+    int32_t *out;     /* [n_out] row numbers, ascending */
+    int32_t *span;    /* [n_spans + 1] first row of each run of rows of one slot, then n */
+    float *embd;      /* [n][hidden] input embeddings, used by rows with embd_row set */
+    uint8_t *embd_row; /* [n] 1: the row's input is embd, not the token's embedding */
+};
+
+/* A matrix of rows x cols, rows stored one after the other in the type's blocks. For experts, rows counts one expert's
+ * and data is expert 0's. */
+struct st_weight {
+    const void *data; /* NULL: the tensor is absent */
+    int type;         /* enum st_type */
+    enum st_act act;  /* form of the activations it is multiplied with */
+    uint32_t cols, rows;
+    size_t row_bytes;
+    size_t expert_bytes; /* from one expert's data to the next's */
+    const float *scale;  /* NULL, or factors of the product: one, or one per expert */
+    uint32_t scale_count;
+};
+
+#endif
