@@ -20,11 +20,6 @@ struct answer {
     bool ended;
 };
 
-void strata_sampling_default(struct strata_sampling *out)
-{
-    *out = (struct strata_sampling){.top_p = 1, .repetition_penalty = 1};
-}
-
 static double now(void)
 {
     struct timespec t;

@@ -52,13 +52,12 @@ struct emitter {
     struct st_program *p;
 };
 
-static struct st_act_buffer *act_buffer(struct st_bump *s, uint64_t rows, uint64_t cols)
+/* Memory of an activation buffer; the descriptor, which commands point at, must lie outside of memory that others reuse. */
+static void take_acts(struct st_bump *s, struct st_act_buffer *b, uint64_t rows, uint64_t cols)
 {
-    struct st_act_buffer *b = st_bump_take(s, 1, sizeof *b);
     void *memory = st_bump_take(s, 1, st_act_buffer_bytes(rows, cols));
     if (b)
         st_act_buffer_place(b, memory, rows, cols);
-    return b;
 }
 
 static float *take_floats(struct st_bump *s, uint64_t rows, uint64_t count)
@@ -76,9 +75,8 @@ static uint32_t channels(const struct q4e_hparams *h)
     return 2 * h->key_heads * h->key_dim + h->value_heads * h->value_dim;
 }
 
-static struct st_routing *routing(struct st_bump *s, uint64_t n, uint32_t used, uint32_t experts)
+static void take_routing(struct st_bump *s, struct st_routing *t, uint64_t n, uint32_t used, uint32_t experts)
 {
-    struct st_routing *t = st_bump_take(s, 1, sizeof *t);
     struct st_routing r = {.expert = st_bump_take(s, n * used, sizeof(int32_t)),
                            .weight = st_bump_take(s, n * used, sizeof(float)),
                            .shared = st_bump_take(s, n, sizeof(float)),
@@ -87,7 +85,6 @@ static struct st_routing *routing(struct st_bump *s, uint64_t n, uint32_t used, 
                            .where = st_bump_take(s, n * used, sizeof(int32_t))};
     if (t)
         *t = r;
-    return t;
 }
 
 /* Takes the scratch memory; the union of the parts that never live at the same time is laid one over the other. */
@@ -109,7 +106,11 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->r_out = take_floats(s, out, wide);
     b->m_out = take_floats(s, out, h->hidden);
     e->p->logits = take_floats(s, out, h->vocabulary);
-    b->acts = act_buffer(s, n, max_u64(max_u64(wide, inner), max_u64(q, ngram_in)));
+    b->acts = st_bump_take(s, 1, sizeof *b->acts);
+    b->hacts = st_bump_take(s, 1, sizeof *b->hacts);
+    b->draft.acts = st_bump_take(s, 1, sizeof *b->draft.acts);
+    b->moe.routing = st_bump_take(s, 1, sizeof *b->moe.routing);
+    take_acts(s, b->acts, n, max_u64(max_u64(wide, inner), max_u64(q, ngram_in)));
     b->rope = st_bump_take(s, 1, sizeof *b->rope);
     b->hash = st_bump_take(s, 1, sizeof *b->hash);
     if (b->rope)
@@ -121,7 +122,7 @@ static void take_buffers(struct emitter *e, enum st_part part)
         e->p->wide_in = take_floats(s, n, wide);
         mark = s->used;
         b->draft.x = take_floats(s, n * h->streams, 2ull * h->hidden);
-        b->draft.acts = act_buffer(s, n * h->streams, 2ull * h->hidden);
+        take_acts(s, b->draft.acts, n * h->streams, 2ull * h->hidden);
     }
     s->used = mark;
     b->gdn.u = take_floats(s, n, channels(h));
@@ -140,11 +141,11 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->qsa.chosen = st_bump_take(s, n * (h->index_budget + (uint64_t)ST_QSA_RING), sizeof(uint32_t));
     b->qsa.chosen_count = st_bump_take(s, n, sizeof(int32_t));
     s->used = mark;
-    b->moe.routing = routing(s, n, h->used, h->experts);
+    take_routing(s, b->moe.routing, n, h->used, h->experts);
     b->moe.logits = take_floats(s, n, h->experts);
     b->moe.h = take_floats(s, n * (h->used + 1ull), expert_width);
     b->moe.o = take_floats(s, n * (h->used + 1ull), h->hidden);
-    b->hacts = act_buffer(s, n * (h->used + 1ull), expert_width);
+    take_acts(s, b->hacts, n * (h->used + 1ull), expert_width);
     s->used = mark;
     b->ngram.e = take_floats(s, n, ngram_in);
     b->ngram.key = take_floats(s, n, wide);
