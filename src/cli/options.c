@@ -256,9 +256,27 @@ static const struct st_opt *find_short(const struct st_usage *u, char c)
     return NULL;
 }
 
+/* Prints words from column on, broken before HELP_WIDTH; further lines begin at indent. */
+static void print_wrapped(const char *text, int column, int indent)
+{
+    for (const char *p = text; *p;) {
+        int length = (int)strcspn(p, " ");
+        if (column > indent && column + 1 + length > HELP_WIDTH) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        }
+        column += printf("%s%.*s", column > 0 ? " " : "", length, p);
+        p += length;
+        p += strspn(p, " ");
+    }
+    printf("\n");
+}
+
 static void print_help(const struct st_usage *u)
 {
-    printf("usage: strata %s %s\n\n%s\n\noptions:\n", u->command, u->form, u->summary);
+    printf("usage: strata %s %s\n\n", u->command, u->form);
+    print_wrapped(u->summary, 0, 0);
+    printf("\noptions:\n");
     for (size_t i = 0; i < u->count; i++) {
         const struct st_opt *o = &u->options[i];
         char head[128], env[NAME_LIMIT];
@@ -270,20 +288,9 @@ static void print_help(const struct st_usage *u)
         printf("%-*s", HELP_COLUMN - 2, head);
         if (strlen(head) > HELP_COLUMN - 4)
             printf("\n%*s", HELP_COLUMN - 2, "");
-        int column = HELP_COLUMN - 2;
         char text[512];
         snprintf(text, sizeof text, "%s [%s]", o->help, env);
-        char *save = NULL;
-        for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
-            int length = (int)strlen(word);
-            if (column + 1 + length > HELP_WIDTH) {
-                printf("\n%*s", HELP_COLUMN - 2, "");
-                column = HELP_COLUMN - 2;
-            }
-            printf(" %s", word);
-            column += 1 + length;
-        }
-        printf("\n");
+        print_wrapped(text, HELP_COLUMN - 2, HELP_COLUMN - 2);
     }
     printf("  -h, --help                     this text\n\nA name in [brackets] is the environment variable with the same"
            " effect; the command line wins.\n");

@@ -1,0 +1,303 @@
+"""The command line as a user meets it: help, exit codes, one-line messages, no half-written output."""
+import os
+import re
+import stat
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from tap import Skip, main, run, test  # noqa: E402
+
+STRATA = sys.argv[1]
+MODEL = sys.argv[2] if len(sys.argv) > 2 else None
+FOLDER = tempfile.TemporaryDirectory(prefix="strata-cli-")
+
+# What each command needs to get as far as opening its input file.
+WITH_INPUT = {
+    "run": lambda path: ["run", "-m", path, "-p", "hello"],
+    "chat": lambda path: ["chat", "-m", path],
+    "tokenize": lambda path: ["tokenize", "-m", path, "-p", "hello"],
+    "logits": lambda path: ["logits", "-m", path, "--ids", file("ids.txt", b"1 2 3"), "--out", output("logits")],
+    "inspect": lambda path: ["inspect", path],
+    "quantize": lambda path: ["quantize", path, output("quantize"), "Q8_0"],
+    "convert": lambda path: ["convert", path, "-o", output("convert")],
+}
+
+
+def strata(*args, **more):
+    return run(STRATA, *args, **more)
+
+
+def file(name, content):
+    path = os.path.join(FOLDER.name, name)
+    with open(path, "wb") as out:
+        out.write(content)
+    return path
+
+
+def output(name):
+    """A path in a folder of its own, so that leftovers are seen."""
+    folder = os.path.join(FOLDER.name, "out-" + name)
+    os.makedirs(folder, exist_ok=True)
+    return os.path.join(folder, "result")
+
+
+def leftovers():
+    return [os.path.join(at, f) for at, _, files in os.walk(FOLDER.name) if "/out-" in at for f in files]
+
+
+def commands():
+    code, out, _ = strata("--help")
+    assert code == 0
+    listed = re.search(r"commands:\n(.*?)\n\n", out.decode(), re.S)
+    return [line.split()[0] for line in listed.group(1).splitlines()]
+
+
+def refused(code, args, *words, **more):
+    """The call ends with this code and one line on stderr that has the words; nothing on stdout, no files left."""
+    got, out, err = strata(*args, **more)
+    lines = err.decode("utf-8").splitlines()
+    assert got == code, (args, got, err)
+    assert len(lines) == 1 and lines[0].startswith("strata: "), (args, err)
+    for word in words:
+        assert word in lines[0], (args, word, lines[0])
+    assert out == b"", (args, out)
+    assert not leftovers(), leftovers()
+
+
+@test
+def every_command_has_help_and_names_its_environment():
+    for command in commands():
+        code, out, err = strata(command, "--help")
+        text = out.decode()
+        assert code == 0 and err == b"", (command, err)
+        assert text.startswith(f"usage: strata {command} "), text
+        options = re.findall(r"^  (?:-\w, |    )--([a-z0-9-]+)", text, re.M)
+        for option in options:
+            if option != "help":
+                assert "[STRATA_" + option.upper().replace("-", "_") + "]" in text, (command, option)
+        assert max(len(line) for line in text.splitlines()) <= 120, command
+
+
+@test
+def every_command_is_covered_here():
+    assert set(commands()) - set(WITH_INPUT) <= {"devices", "serve"}, commands()
+
+
+@test
+def no_arguments_show_help_and_count_as_a_mistake():
+    code, out, _ = strata()
+    assert code == 1 and b"usage:" in out
+
+
+@test
+def version_names_version_commit_and_compiler():
+    code, out, _ = strata("--version")
+    assert code == 0 and re.fullmatch(rb"strata \d+\.\d+\.\d+ \(commit \S+, (gcc|clang) [^\n]+\)\n", out), out
+
+
+@test
+def unknown_commands_and_options_suggest_the_nearest():
+    refused(1, ["inspct"], 'did you mean "inspect"')
+    refused(1, ["zebra"], "--help")
+    for command in commands():
+        refused(1, [command, "--hepl"], "--hepl")
+        refused(1, [command, "-?"], "-?")
+
+
+@test
+def options_without_a_value_or_out_of_bounds_are_mistakes():
+    if "run" not in commands():
+        raise Skip("no run yet")
+    refused(1, ["run", "-m"], "-m needs a value")
+    refused(1, ["run", "--temp", "hot"], "--temp", "hot")
+    refused(1, ["run", "--temp", "-1"], "--temp")
+    refused(1, ["run", "--top-k=1.5"], "--top-k")
+    refused(1, ["run", "--tmep", "1"], "did you mean --temp")
+    refused(1, ["run", "--kv", "f64"], "f16, f32")
+    refused(1, ["run", "-p", "x", "-f", "y", "-m", "z"], "one of -p, -f and --ids")
+    refused(1, ["run", "-p", "x"], "-m FILE")
+    refused(1, ["run", "-p", "x", "--logprobs", "2", "-m", "z"], "--json")
+    refused(1, ["run", "-p", "x", "-m", "z"], "STRATA_TOP_P", env={"STRATA_TOP_P": "2"})
+
+
+@test
+def a_missing_input_is_the_users_mistake_and_is_named():
+    for command in commands():
+        if command in WITH_INPUT:
+            refused(1, WITH_INPUT[command]("/nonexistent/model.gguf"), "/nonexistent/model.gguf")
+
+
+@test
+def a_folder_or_device_instead_of_a_file_is_refused():
+    for command in commands():
+        if command in WITH_INPUT and command != "convert":
+            refused(1, WITH_INPUT[command](FOLDER.name), FOLDER.name)
+            refused(1, WITH_INPUT[command]("/dev/null"), "/dev/null")
+
+
+@test
+def damaged_models_end_with_the_models_code_and_name_the_file():
+    head = b"GGUF" + struct.pack("<I", 3)
+    damaged = {
+        "empty.gguf": b"",
+        "magic.gguf": b"GGML" + bytes(100),
+        "short.gguf": head,
+        "version.gguf": b"GGUF" + struct.pack("<IQQ", 77, 0, 0),
+        "counts.gguf": head + struct.pack("<QQ", 1 << 60, 1 << 60),
+        "text.gguf": head + struct.pack("<QQ", 0, 1) + struct.pack("<Q", 1 << 40) + b"abc",
+        "no-architecture.gguf": head + struct.pack("<QQ", 0, 0) + bytes(32),
+    }
+    for name, content in damaged.items():
+        path = file(name, content)
+        for command in commands():
+            if command not in WITH_INPUT or command == "convert":
+                continue
+            if command in ("inspect", "quantize") and name == "no-architecture.gguf":
+                continue  # a well-formed file: there is nothing to refuse
+            refused(2, WITH_INPUT[command](path), name)
+
+
+@test
+def a_reader_that_goes_away_does_not_kill_the_program():
+    read, write = os.pipe()
+    os.close(read)
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(write, 1)
+        os.execv(STRATA, [STRATA, "--help"])
+    os.close(write)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFEXITED(status), status
+
+
+# ---- with a model ----
+
+
+def model():
+    if not MODEL:
+        raise Skip("no model given")
+    return MODEL
+
+
+@test
+def tokens_and_text_go_both_ways():
+    text = "What is gimp? Größe 東京\n"
+    code, out, err = strata("tokenize", "-m", model(), "-f", "-", "--json", stdin=text.encode())
+    assert code == 0, err
+    code, back, err = strata("tokenize", "-m", model(), "--ids", "-", stdin=out)
+    assert code == 0 and back.decode() == text, (back, err)
+    code, lines, _ = strata("tokenize", "-m", model(), "-p", text)
+    assert code == 0 and len(lines.splitlines()) == out.count(b",") + 1
+
+
+@test
+def special_texts_are_tokens_only_when_asked_for():
+    _, plain, _ = strata("tokenize", "-m", model(), "-p", "<|im_end|>", "--json")
+    _, special, _ = strata("tokenize", "-m", model(), "-p", "<|im_end|>", "--json", "--special")
+    assert plain.count(b",") > 0 and special.count(b",") == 0, (plain, special)
+
+
+@test
+def bad_texts_and_ids_are_the_users_mistake():
+    refused(1, ["tokenize", "-m", model(), "-f", "-"], "byte 2", "UTF-8", stdin=b"ab\xff")
+    refused(1, ["run", "-m", model(), "-f", "-"], "byte 0", "UTF-8", stdin=b"\x80")
+    refused(1, ["run", "-m", model(), "--ids", file("bad.txt", b"1 2 x3")], "bad.txt", "x3")
+    refused(1, ["run", "-m", model(), "--ids", file("none.txt", b" \n")], "none.txt")
+    refused(1, ["run", "-m", model(), "--ids", file("nul.txt", b"1\0 2")], "nul.txt")
+    refused(1, ["run", "-m", model(), "--ids", file("big.txt", b"99999999")], "99999999")
+    refused(1, ["run", "-m", model(), "-p", "x", "--logit-bias", "7"], "--logit-bias")
+    refused(1, ["run", "-m", model(), "-p", "x", "--logit-bias", "99999999=1"], "99999999")
+
+
+@test
+def a_prompt_longer_than_the_context_is_refused_before_any_text():
+    refused(1, ["run", "-m", model(), "-p", "word " * 100, "-c", "32"], "context")
+
+
+@test
+def run_gives_text_and_the_closing_line():
+    code, out, err = strata("run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "5")
+    assert code == 0 and out.strip(), err
+    line = rb"prompt \d+ tokens = 0 reused \+ \d+ read in \d+ ms \([\d.]+ tok/s\), 5 generated in \d+ ms \([\d.]+ tok/s\)\n"
+    assert re.fullmatch(line, err), err
+
+
+@test
+def run_json_holds_ids_end_and_log_probabilities():
+    import json
+    code, out, err = strata("run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "4", "--json", "--logprobs", "3")
+    answer = json.loads(out)
+    assert code == 0 and len(answer["ids"]) == 4 and answer["end"] == "length", err
+    assert [entry["id"] for entry in answer["logprobs"]] == answer["ids"]
+    for entry in answer["logprobs"]:
+        assert len(entry["top"]) == 3 and entry["top"][0]["id"] == entry["id"]
+        assert entry["top"][0]["logprob"] >= entry["top"][1]["logprob"] >= entry["top"][2]["logprob"]
+
+
+@test
+def the_same_seed_gives_the_same_text_and_another_one_another():
+    call = ["run", "-m", model(), "--raw", "-p", "The", "--temp", "1.5", "-n", "12", "--ignore-eos"]
+    texts = {strata(*call, "--seed", seed)[1] for seed in ("1", "1", "2", "3")}
+    assert len(texts) > 1
+    assert strata(*call, "--seed", "1")[1] == strata(*call, "--seed", "1")[1]
+
+
+@test
+def a_ban_by_bias_keeps_a_token_away():
+    import json
+    call = ["run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "1", "--json"]
+    first = json.loads(strata(*call)[1])["ids"][0]
+    second = json.loads(strata(*call, "--logit-bias", f"{first}=-inf")[1])["ids"][0]
+    assert first != second
+
+
+@test
+def a_stop_text_ends_the_answer_before_itself():
+    call = ["run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "30"]
+    whole = strata(*call)[1].decode()
+    stop = whole[len(whole) // 2:len(whole) // 2 + 4]
+    code, out, err = strata(*call, "--stop", stop)
+    assert code == 0 and out.decode().rstrip("\n") == whole[:whole.index(stop)].rstrip("\n"), (out, err)
+
+
+@test
+def chat_keeps_the_conversation_and_obeys_commands():
+    lines = b"What is gimp?\n/nonsense\nWhat is vlc?\n/reset\nWhat is gimp?\n/quit\nnever read\n"
+    code, out, err = strata("chat", "-m", model(), "--temp", "0", "-n", "6", stdin=lines)
+    stats = [line for line in err.decode().splitlines() if line.startswith("prompt ")]
+    assert len(stats) == 3, err
+    reused = [int(re.search(r"= (\d+) reused", line).group(1)) for line in stats]
+    assert reused[0] == 0 and reused[1] > 0 and reused[2] == 0, stats
+    assert code == 1 and b"/nonsense" in err
+    answers = out.decode().splitlines()
+    assert answers[0] == answers[-1]
+
+
+@test
+def logits_are_written_whole_and_hold_what_was_asked_for():
+    import json
+    target = os.path.join(FOLDER.name, "logits.safetensors")
+    ids = file("ids.json", b"[1, 2, 3, 4, 5]")
+    code, out, err = strata("logits", "-m", model(), "--ids", ids, "--out", target, "--layers")
+    assert code == 0 and out == b"", err
+    with open(target, "rb") as f:
+        size, = struct.unpack("<Q", f.read(8))
+        header = json.loads(f.read(size))
+    assert header["ids"]["shape"] == [5] and header["logits"]["shape"][0] == 5
+    assert "residual.0" in header and header["residual.0"]["shape"][0] == 5
+    assert stat.S_IMODE(os.stat(target).st_mode) == 0o644
+    refused(1, ["logits", "-m", model(), "--ids", ids, "--out", "/nonexistent/x"], "/nonexistent/x")
+    refused(1, ["logits", "-m", model(), "--ids", ids], "--out")
+
+
+@test
+def a_full_disk_leaves_no_half_written_file():
+    if not os.path.exists("/dev/full"):
+        raise Skip("no /dev/full")
+    code, _, err = run("/bin/sh", "-c", f'exec "{STRATA}" tokenize -m "{model()}" -p hello > /dev/full')
+    assert code == 1 and err.count(b"\n") == 1, err
+
+
+main()
