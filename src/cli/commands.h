@@ -3,6 +3,10 @@
 #ifndef ST_CLI_COMMANDS_H
 #define ST_CLI_COMMANDS_H
 
+int st_cmd_run(int argc, char **argv);
+int st_cmd_chat(int argc, char **argv);
+int st_cmd_tokenize(int argc, char **argv);
+int st_cmd_logits(int argc, char **argv);
 int st_cmd_convert(int argc, char **argv);
 int st_cmd_inspect(int argc, char **argv);
 int st_cmd_quantize(int argc, char **argv);

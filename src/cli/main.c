@@ -15,6 +15,10 @@ struct command {
 
 /* The last entry ends the list. */
 static const struct command commands[] = {
+    {"run", st_cmd_run, "answer one prompt"},
+    {"chat", st_cmd_chat, "a conversation in the terminal"},
+    {"tokenize", st_cmd_tokenize, "text to token ids and back"},
+    {"logits", st_cmd_logits, "logits and residuals of given tokens, as a file"},
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
     {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
     {"inspect", st_cmd_inspect, "keys, tensors and types of a GGUF file"},

@@ -1,0 +1,249 @@
+/* What commands share: see common.h. */
+#define _GNU_SOURCE
+#include "cli/common.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/result.h"
+#include "base/utf8.h"
+#include "engine/engine.h"
+
+const char *const st_kv_names[] = {"f16", "f32", NULL};
+
+int st_need_model(const char *command, const char *model)
+{
+    return model ? ST_EXIT_OK : st_user_error("%s: which model? give -m FILE or STRATA_MODEL", command);
+}
+
+int st_host_open_model(const char *command, const char *path, struct st_host *out)
+{
+    struct strata_error err;
+    *out = (struct st_host){0};
+    int status = st_need_model(command, path);
+    if (!status && strata_model_open(path, &out->model, &err))
+        status = st_report(&err);
+    return status;
+}
+
+int st_host_open(const char *command, const struct st_engine_args *a, struct st_host *out)
+{
+    int status = st_host_open_model(command, a->model, out);
+    if (status)
+        return status;
+    struct strata_engine_options o = {
+        .devices = a->device,
+        .threads = (int)a->threads,
+        .context = (uint32_t)a->context,
+        .prefill = (uint32_t)a->prefill,
+        .kv = a->kv == 1 ? STRATA_KV_F32 : STRATA_KV_F16,
+        .fp32 = a->fp32,
+    };
+    struct strata_error err;
+    enum strata_result r = strata_engine_create(out->model, &o, &out->engine, &err);
+    if (!r)
+        r = strata_session_create(out->engine, &out->session, &err);
+    if (r) {
+        st_host_close(out);
+        return st_report(&err);
+    }
+    return ST_EXIT_OK;
+}
+
+void st_host_close(struct st_host *h)
+{
+    strata_session_free(h->session);
+    strata_engine_free(h->engine);
+    strata_model_free(h->model);
+    *h = (struct st_host){0};
+}
+
+/* ---- sampling ---- */
+
+void st_sampling_args_init(struct st_sampling_args *a)
+{
+    *a = (struct st_sampling_args){.temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1,
+                                   .window = 64, .seed = -1};
+}
+
+void st_sampling_args_free(struct st_sampling_args *a)
+{
+    st_list_free(&a->bias);
+}
+
+/* "ID=X" */
+static bool parse_bias(const char *text, struct strata_logit_bias *out)
+{
+    char *end;
+    errno = 0;
+    long long id = strtoll(text, &end, 10);
+    if (end == text || *end != '=' || errno || id < 0 || id > INT32_MAX)
+        return false;
+    const char *value = end + 1;
+    double bias = strtod(value, &end);
+    *out = (struct strata_logit_bias){(int32_t)id, (float)bias};
+    return end != value && *end == 0 && !isnan(bias) && bias != INFINITY;
+}
+
+int st_sampling_resolve(const struct st_sampling_args *a, const struct st_host *h, struct strata_sampling *out)
+{
+    const struct st_gguf *g = h->model->gguf;
+    struct strata_error err;
+    double temperature = 0.7, top_p = 0.95, min_p = 0, repeat = 1, top_k = 40;
+    enum strata_result r = st_gguf_f64_or(g, "general.sampling.temp", temperature, &temperature, &err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.top_k", top_k, &top_k, &err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.top_p", top_p, &top_p, &err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.min_p", min_p, &min_p, &err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.penalty_repeat", repeat, &repeat, &err);
+    if (!r && !(top_k >= 0 && top_k <= 1 << 24))
+        r = st_fail(&err, STRATA_E_FORMAT, "%s: general.sampling.top_k is %g", g->path, top_k);
+    if (r)
+        return st_report(&err);
+    strata_sampling_default(out);
+    out->temperature = (float)(a->temperature >= 0 ? a->temperature : temperature);
+    out->top_k = a->top_k >= 0 ? (int)a->top_k : (int)top_k;
+    out->top_p = (float)(a->top_p >= 0 ? a->top_p : top_p);
+    out->min_p = (float)(a->min_p >= 0 ? a->min_p : min_p);
+    out->repetition_penalty = (float)(a->repeat_penalty >= 0 ? a->repeat_penalty : repeat);
+    out->frequency_penalty = (float)a->frequency_penalty;
+    out->presence_penalty = (float)a->presence_penalty;
+    out->penalty_window = (int)a->window;
+    out->logprobs = (int)a->logprobs;
+    out->seed = (uint64_t)a->seed;
+    if (a->seed < 0) {
+        if (getrandom(&out->seed, sizeof out->seed, 0) != (ssize_t)sizeof out->seed)
+            return st_user_error("no random seed from the system: %s", strerror(errno));
+        out->seed &= ((uint64_t)1 << 53) - 1; /* what --seed and JSON can hold */
+    }
+    if (!a->bias.count)
+        return ST_EXIT_OK;
+    struct strata_logit_bias *bias = calloc(a->bias.count, sizeof *bias);
+    if (!bias)
+        return st_user_error("--logit-bias: no memory");
+    for (size_t i = 0; i < a->bias.count; i++)
+        if (!parse_bias(a->bias.items[i], &bias[i])) {
+            free(bias);
+            return st_user_error("--logit-bias: \"%s\" is not ID=NUMBER or ID=-inf", a->bias.items[i]);
+        }
+    out->bias = bias;
+    out->bias_count = a->bias.count;
+    return ST_EXIT_OK;
+}
+
+/* ---- input ---- */
+
+static int read_stdin(char **text, size_t *size)
+{
+    char *p = NULL;
+    size_t used = 0, room = 0;
+    for (;;) {
+        if (used + 1 >= room) {
+            room = room ? 2 * room : 1 << 16;
+            char *bigger = room <= 2 * (size_t)ST_INPUT_LIMIT ? realloc(p, room) : NULL;
+            if (!bigger) {
+                free(p);
+                return st_user_error("standard input: more than %d bytes, or no memory for them", ST_INPUT_LIMIT);
+            }
+            p = bigger;
+        }
+        ssize_t n = read(STDIN_FILENO, p + used, room - used - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            free(p);
+            return st_user_error("standard input: %s", strerror(errno));
+        }
+        if (n == 0)
+            break;
+        used += (size_t)n;
+    }
+    p[used] = 0;
+    *text = p;
+    *size = used;
+    return ST_EXIT_OK;
+}
+
+int st_read_input(const char *path, char **text, size_t *size)
+{
+    if (strcmp(path, "-") == 0)
+        return read_stdin(text, size);
+    struct strata_error err;
+    return st_read_file(path, ST_INPUT_LIMIT, text, size, &err) ? st_report(&err) : ST_EXIT_OK;
+}
+
+int st_read_ids(const char *path, int32_t **ids, size_t *count)
+{
+    char *text;
+    size_t size, n = 0;
+    int status = st_read_input(path, &text, &size);
+    if (status)
+        return status;
+    int32_t *list = malloc((size / 2 + 1) * sizeof *list); /* a number takes a digit and a separator */
+    if (!list) {
+        free(text);
+        return st_user_error("%s: no memory for the token ids", path);
+    }
+    for (char *p = text;;) {
+        p += strspn(p, " \t\r\n,[]");
+        if (p >= text + size)
+            break;
+        char *end;
+        errno = 0;
+        long long id = strtoll(p, &end, 10);
+        if (end == p || errno || id < 0 || id > INT32_MAX || (*end && !strchr(" \t\r\n,[]", *end)) ||
+            (!*end && end != text + size)) {
+            size_t length = strcspn(p, " \t\r\n,[]");
+            status = st_user_error("%s: \"%.*s\" is not a token id", path, (int)(length < 40 ? length : 40), p);
+            break;
+        }
+        list[n++] = (int32_t)id;
+        p = end;
+    }
+    free(text);
+    if (!status && n == 0)
+        status = st_user_error("%s: no token ids", path);
+    if (status) {
+        free(list);
+        return status;
+    }
+    *ids = list;
+    *count = n;
+    return ST_EXIT_OK;
+}
+
+int st_check_utf8(const char *what, const char *text, size_t size)
+{
+    for (size_t i = 0; i < size;) {
+        int n = st_utf8_scan((const unsigned char *)text + i, size - i, NULL);
+        if (n <= 0)
+            return st_user_error("%s: byte %zu is not valid UTF-8", what, i);
+        i += (size_t)n;
+    }
+    return ST_EXIT_OK;
+}
+
+bool st_print(const char *text, size_t size)
+{
+    return fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0;
+}
+
+int st_print_json(json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(value);
+    if (!text)
+        return st_user_error("no memory for the JSON output");
+    bool written = st_print(text, strlen(text)) && st_print("\n", 1);
+    free(text);
+    return written ? ST_EXIT_OK : st_user_error("standard output: %s", strerror(errno));
+}

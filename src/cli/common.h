@@ -1,0 +1,96 @@
+/* What commands share: the options of model, engine and sampling, opening them, and reading what a user hands in. Functions
+ * that return int return an exit code, ST_EXIT_OK for success, and have printed a message otherwise. */
+#ifndef ST_CLI_COMMON_H
+#define ST_CLI_COMMON_H
+
+#include <jansson.h>
+
+#include "cli/options.h"
+
+/* ---- model and engine ---- */
+
+struct st_engine_args {
+    const char *model, *device;
+    int64_t context, threads, prefill;
+    int kv; /* index into st_kv_names, enum strata_kv */
+    bool fp32;
+};
+extern const char *const st_kv_names[];
+
+#define ST_MODEL_OPTION(a) ST_TEXT("model", 'm', &(a).model, "FILE", "the model: any shard of a GGUF file")
+#define ST_ENGINE_OPTIONS(a) \
+    ST_MODEL_OPTION(a), \
+    ST_INT("context", 'c', &(a).context, 0, 1 << 30, "N", \
+           "tokens that prompt and answer may have together (default: the smaller of what the model knows and 8192)"), \
+    ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
+    ST_TEXT("device", 0, &(a).device, "LIST", "where to compute (default: cpu)"), \
+    ST_INT("prefill", 0, &(a).prefill, 0, 1 << 20, "N", "most prompt tokens read in one pass (default: 256)"), \
+    ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16 or f32 (default: f16)"), \
+    ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
+
+struct st_host {
+    struct strata_model *model;
+    struct strata_engine *engine;
+    struct strata_session *session;
+};
+
+/* "run: which model? ..." unless one was named. */
+int st_need_model(const char *command, const char *model);
+/* Opens the model, an engine and one session; all or nothing. */
+int st_host_open(const char *command, const struct st_engine_args *args, struct st_host *out);
+/* The model alone, for commands that do not compute. */
+int st_host_open_model(const char *command, const char *path, struct st_host *out);
+void st_host_close(struct st_host *h);
+
+/* ---- sampling ---- */
+
+/* Values below their bounds mean: not given. Then the model file's recommendation holds (general.sampling.*), then ours. */
+struct st_sampling_args {
+    double temperature, top_p, min_p, repeat_penalty;
+    double frequency_penalty, presence_penalty;
+    int64_t top_k, window, seed, logprobs;
+    struct st_list bias;
+};
+void st_sampling_args_init(struct st_sampling_args *a);
+void st_sampling_args_free(struct st_sampling_args *a);
+
+#define ST_SAMPLING_OPTIONS(a) \
+    ST_NUMBER("temp", 0, &(a).temperature, 0, 100, "T", \
+              "temperature; 0 takes the most probable token (default: the model's, or 0.7)"), \
+    ST_INT("top-k", 0, &(a).top_k, 0, 1 << 24, "K", "only the K most probable tokens, 0: all (default: the model's, or 40)"), \
+    ST_NUMBER("top-p", 0, &(a).top_p, 1e-9, 1, "P", \
+              "only the most probable tokens that reach P together (default: the model's, or 0.95)"), \
+    ST_NUMBER("min-p", 0, &(a).min_p, 0, 1, "P", \
+              "only tokens at least P times as probable as the best (default: the model's, or 0)"), \
+    ST_NUMBER("repeat-penalty", 0, &(a).repeat_penalty, 1e-3, 1e3, "X", \
+              "divides the logits of tokens seen, 1: off (default: 1)"), \
+    ST_NUMBER("frequency-penalty", 0, &(a).frequency_penalty, -100, 100, "X", \
+              "subtracted for each time a token was seen (default: 0)"), \
+    ST_NUMBER("presence-penalty", 0, &(a).presence_penalty, -100, 100, "X", \
+              "subtracted once for a token that was seen (default: 0)"), \
+    ST_INT("repeat-last-n", 0, &(a).window, -1, 1 << 30, "N", \
+           "how many last tokens the penalties look at, -1: all (default: 64)"), \
+    ST_INT("seed", 's', &(a).seed, 0, 9007199254740992.0, "N", "seed of the draws (default: a new one each time)"), \
+    ST_LIST("logit-bias", 0, &(a).bias, "ID=X", "adds X to the logit of token ID, -inf bans it; may be repeated"), \
+    ST_INT("logprobs", 0, &(a).logprobs, 0, 20, "N", "with --json: log-probabilities of each token and the N best")
+
+/* Fills out; out->bias is memory that the caller frees. */
+int st_sampling_resolve(const struct st_sampling_args *a, const struct st_host *h, struct strata_sampling *out);
+
+/* ---- input ---- */
+
+enum { ST_INPUT_LIMIT = 256 << 20 };
+
+/* Reads a file, or standard input for "-"; one NUL follows. *text is freed by the caller. */
+int st_read_input(const char *path, char **text, size_t *size);
+/* Whole numbers separated by white space, commas or brackets (so a JSON array too). *ids is freed by the caller. */
+int st_read_ids(const char *path, int32_t **ids, size_t *count);
+/* what: how a message calls the text. */
+int st_check_utf8(const char *what, const char *text, size_t size);
+
+/* Writes to standard output at once. False when nobody reads it any more. */
+bool st_print(const char *text, size_t size);
+/* Writes a JSON value and a newline; releases it. NULL (no memory) is an error. */
+int st_print_json(json_t *value);
+
+#endif
