@@ -256,18 +256,21 @@ static const struct st_opt *find_short(const struct st_usage *u, char c)
     return NULL;
 }
 
-/* Prints words from column on, broken before HELP_WIDTH; further lines begin at indent. */
+/* Prints words from column on, broken before HELP_WIDTH and where the text has a line break; further lines begin at
+ * indent. */
 static void print_wrapped(const char *text, int column, int indent)
 {
+    bool line_break = false;
     for (const char *p = text; *p;) {
-        int length = (int)strcspn(p, " ");
-        if (column > indent && column + 1 + length > HELP_WIDTH) {
+        int length = (int)strcspn(p, " \n");
+        if (line_break || (column > indent && column + 1 + length > HELP_WIDTH)) {
             printf("\n%*s", indent, "");
             column = indent;
         }
         column += printf("%s%.*s", column > 0 ? " " : "", length, p);
         p += length;
-        p += strspn(p, " ");
+        line_break = *p == '\n';
+        p += strspn(p, " \n");
     }
     printf("\n");
 }
