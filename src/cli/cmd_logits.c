@@ -80,7 +80,7 @@ int st_cmd_logits(int argc, char **argv)
     struct st_usage usage = {.command = "logits",
                              .form = "-m FILE --ids FILE --out FILE [--fp32] [--layers]",
                              .summary = "Computes the raw logits of every position and writes a safetensors file: ids [N] I32, "
-                                        "logits [N, vocabulary] F32,\nand with --layers residual.0, residual.1, ... [N, streams * "
+                                        "logits [N, vocabulary] F32, and with --layers residual.0, residual.1, ... [N, streams * "
                                         "hidden] F32.",
                              .options = options,
                              .count = ST_COUNT(options)};
