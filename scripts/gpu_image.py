@@ -150,7 +150,7 @@ def build_source(options):
                 lines.append(expand(os.path.join(os.path.dirname(path), include.group(1))) if include else line)
         return ''.join(lines)
 
-    text = expand(options.source)
+    text = '#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source)
     with open(options.depfile, 'w') as f:
         f.write('%s: %s\n' % (options.out, ' '.join(read)))
     return text.encode() + b'\0'
