@@ -1,15 +1,14 @@
 /* The reference's own numbers (golden/tiny): logits, residuals, greedy tokens, draft logits and an image prompt, with FP32
- * activations and FP32 KV cache, for several chunk sizes, and across a saved and restored state. */
+ * activations and FP32 KV cache, for several chunk sizes, and across a saved and restored state. The GGUF files are converted
+ * from the checkpoint here. */
 #include "test.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "engine/engine.h"
+#include "fixture.h"
 #include "format/safetensors.h"
+#include "model/convert.h"
 
 static const float tolerance = 2e-4f;
 static const int prompts[] = {1, 2, 7, 37, 90, 200};
@@ -18,15 +17,8 @@ enum { PROMPTS = sizeof prompts / sizeof *prompts };
 static struct {
     struct st_safetensors *golden;
     struct strata_model *model;
-    char *draft;
+    char dir[PATH_SIZE], trunk[PATH_SIZE + 32], draft[PATH_SIZE + 32];
 } f;
-
-static const char *fixture(const char *name, char path[1024])
-{
-    const char *dir = getenv("STRATA_TEST_TINY");
-    snprintf(path, 1024, "%s/%s", dir ? dir : ".", name);
-    return path;
-}
 
 static const struct st_safetensor *golden(const char *fmt, ...)
 {
@@ -354,18 +346,53 @@ static void bad_requests_are_refused_before_anything_is_computed(void **state)
     strata_engine_free(e);
 }
 
+static void bf16_matrices_give_the_same_bits_as_f32(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_convert_report report;
+    char source[PATH_SIZE], path[PATH_SIZE + 32];
+    snprintf(path, sizeof path, "%s/bf16.gguf", f.dir);
+    struct st_convert_options c = {.dir = unpacked(source, "tiny-model", ""), .out = path, .type = ST_CONVERT_SOURCE};
+    assert_ok(st_convert(&c, &report, &err), &err);
+    struct strata_model *wide = f.model;
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            assert_ok(strata_model_open(path, &f.model, &err), &err);
+        struct strata_engine *e = engine(16, 2, false);
+        struct strata_session *s = session(e);
+        logits[i] = malloc(37 * (size_t)e->dims.vocabulary * sizeof(float));
+        assert_ok(strata_session_eval(s, ids_of(37), 37, true, logits[i], &err), &err);
+        if (i == 1)
+            assert_memory_equal(logits[0], logits[1], 37 * (size_t)e->dims.vocabulary * sizeof(float));
+        strata_session_free(s);
+        strata_engine_free(e);
+    }
+    strata_model_free(f.model);
+    f.model = wide;
+    free(logits[0]);
+    free(logits[1]);
+}
+
 static int setup(void **state)
 {
     (void)state;
     struct strata_error err = {0};
-    char path[1024];
-    if (st_safetensors_create(&f.golden, &err) ||
-        st_safetensors_add(f.golden, fixture("golden.safetensors", path), &err) ||
-        strata_model_open(fixture("tiny-f32.gguf", path), &f.model, &err)) {
+    struct st_convert_report report;
+    char source[PATH_SIZE], values[PATH_SIZE];
+    if (!work_folder(f.dir))
+        return -1;
+    snprintf(f.trunk, sizeof f.trunk, "%s/trunk.gguf", f.dir);
+    snprintf(f.draft, sizeof f.draft, "%s/draft.gguf", f.dir);
+    struct st_convert_options c = {
+        .dir = unpacked(source, "tiny-model", ""), .out = f.trunk, .mtp_out = f.draft, .type = ST_CONVERT_F32};
+    if (st_convert(&c, &report, &err) || st_safetensors_create(&f.golden, &err) ||
+        st_safetensors_add(f.golden, unpacked(values, "tiny-model", "golden.safetensors"), &err) ||
+        strata_model_open(f.trunk, &f.model, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return -1;
     }
-    f.draft = strdup(fixture("tiny-mtp-f32.gguf", path));
     return 0;
 }
 
@@ -374,7 +401,7 @@ static int teardown(void **state)
     (void)state;
     strata_model_free(f.model);
     st_safetensors_free(f.golden);
-    free(f.draft);
+    remove_work_folder(f.dir);
     return 0;
 }
 
@@ -390,6 +417,7 @@ int main(void)
         cmocka_unit_test(damaged_session_files_change_nothing),
         cmocka_unit_test(two_conversations_do_not_touch_each_other),
         cmocka_unit_test(bad_requests_are_refused_before_anything_is_computed),
+        cmocka_unit_test(bf16_matrices_give_the_same_bits_as_f32),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
