@@ -154,7 +154,7 @@ enum strata_result st_out_write(struct st_out *out, const void *data, size_t siz
         r = flush_out(out, err);
     if (!r && size > OUT_BUFFER) {
         r = write_all(out, data, size, err);
-    } else if (!r) {
+    } else if (!r && size) {
         memcpy(out->buffer + out->used, data, size);
         out->used += size;
     }
