@@ -32,12 +32,9 @@ int st_host_open_model(const char *command, const char *path, struct st_host *ou
     return status;
 }
 
-int st_host_open(const char *command, const struct st_engine_args *a, struct st_host *out)
+struct strata_engine_options st_engine_options(const struct st_engine_args *a)
 {
-    int status = st_host_open_model(command, a->model, out);
-    if (status)
-        return status;
-    struct strata_engine_options o = {
+    return (struct strata_engine_options){
         .devices = a->device,
         .threads = (int)a->threads,
         .context = (uint32_t)a->context,
@@ -45,6 +42,14 @@ int st_host_open(const char *command, const struct st_engine_args *a, struct st_
         .kv = a->kv == 1 ? STRATA_KV_F32 : STRATA_KV_F16,
         .fp32 = a->fp32,
     };
+}
+
+int st_host_open(const char *command, const struct st_engine_args *a, struct st_host *out)
+{
+    int status = st_host_open_model(command, a->model, out);
+    if (status)
+        return status;
+    struct strata_engine_options o = st_engine_options(a);
     struct strata_error err;
     enum strata_result r = strata_engine_create(out->model, &o, &out->engine, &err);
     if (!r)
@@ -93,28 +98,14 @@ static bool parse_bias(const char *text, struct strata_logit_bias *out)
 
 int st_sampling_resolve(const struct st_sampling_args *a, const struct st_host *h, struct strata_sampling *out)
 {
-    const struct st_gguf *g = h->model->gguf;
     struct strata_error err;
-    double temperature = 0.7, top_p = 0.95, min_p = 0, repeat = 1, top_k = 40;
-    enum strata_result r = st_gguf_f64_or(g, "general.sampling.temp", temperature, &temperature, &err);
-    if (!r)
-        r = st_gguf_f64_or(g, "general.sampling.top_k", top_k, &top_k, &err);
-    if (!r)
-        r = st_gguf_f64_or(g, "general.sampling.top_p", top_p, &top_p, &err);
-    if (!r)
-        r = st_gguf_f64_or(g, "general.sampling.min_p", min_p, &min_p, &err);
-    if (!r)
-        r = st_gguf_f64_or(g, "general.sampling.penalty_repeat", repeat, &repeat, &err);
-    if (!r && !(top_k >= 0 && top_k <= 1 << 24))
-        r = st_fail(&err, STRATA_E_FORMAT, "%s: general.sampling.top_k is %g", g->path, top_k);
-    if (r)
+    if (st_model_sampling(h->model, out, &err))
         return st_report(&err);
-    strata_sampling_default(out);
-    out->temperature = (float)(a->temperature >= 0 ? a->temperature : temperature);
-    out->top_k = a->top_k >= 0 ? (int)a->top_k : (int)top_k;
-    out->top_p = (float)(a->top_p >= 0 ? a->top_p : top_p);
-    out->min_p = (float)(a->min_p >= 0 ? a->min_p : min_p);
-    out->repetition_penalty = (float)(a->repeat_penalty >= 0 ? a->repeat_penalty : repeat);
+    out->temperature = a->temperature >= 0 ? (float)a->temperature : out->temperature;
+    out->top_k = a->top_k >= 0 ? (int)a->top_k : out->top_k;
+    out->top_p = a->top_p >= 0 ? (float)a->top_p : out->top_p;
+    out->min_p = a->min_p >= 0 ? (float)a->min_p : out->min_p;
+    out->repetition_penalty = a->repeat_penalty >= 0 ? (float)a->repeat_penalty : out->repetition_penalty;
     out->frequency_penalty = (float)a->frequency_penalty;
     out->presence_penalty = (float)a->presence_penalty;
     out->penalty_window = (int)a->window;

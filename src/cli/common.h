@@ -28,6 +28,8 @@ extern const char *const st_kv_names[];
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16 or f32 (default: f16)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
 
+struct strata_engine_options st_engine_options(const struct st_engine_args *a);
+
 struct st_host {
     struct strata_model *model;
     struct strata_engine *engine;

@@ -17,6 +17,7 @@ struct command {
 static const struct command commands[] = {
     {"run", st_cmd_run, "answer one prompt"},
     {"chat", st_cmd_chat, "a conversation in the terminal"},
+    {"serve", st_cmd_serve, "HTTP APIs and a page in the browser"},
     {"tokenize", st_cmd_tokenize, "text to token ids and back"},
     {"logits", st_cmd_logits, "logits and residuals of given tokens, as a file"},
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},

@@ -69,6 +69,11 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
 enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
                                     size_t count, float *logits, float *wide_out, struct strata_error *err);
 
+/* What the model's file recommends for sampling (general.sampling.*), with temperature 0.7, top-k 40 and top-p 0.95 where it
+ * says nothing. */
+enum strata_result st_model_sampling(const struct strata_model *model, struct strata_sampling *out,
+                                     struct strata_error *err);
+
 /* 64-bit fingerprint of a model file: names, shapes, types, and a sample of every tensor's bytes. */
 uint64_t st_model_fingerprint(const struct st_gguf *g);
 

@@ -296,3 +296,30 @@ enum strata_result strata_chat_prompt(const struct strata_model *m, const char *
     st_rendered_free(&rendered);
     return STRATA_OK;
 }
+
+enum strata_result st_model_sampling(const struct strata_model *model, struct strata_sampling *out,
+                                     struct strata_error *err)
+{
+    const struct st_gguf *g = model->gguf;
+    double temperature = 0.7, top_p = 0.95, min_p = 0, repeat = 1, top_k = 40;
+    enum strata_result r = st_gguf_f64_or(g, "general.sampling.temp", temperature, &temperature, err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.top_k", top_k, &top_k, err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.top_p", top_p, &top_p, err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.min_p", min_p, &min_p, err);
+    if (!r)
+        r = st_gguf_f64_or(g, "general.sampling.penalty_repeat", repeat, &repeat, err);
+    if (!r && !(top_k >= 0 && top_k <= 1 << 24))
+        r = st_fail(err, STRATA_E_FORMAT, "%s: general.sampling.top_k is %g", g->path, top_k);
+    if (r)
+        return r;
+    strata_sampling_default(out);
+    out->temperature = (float)temperature;
+    out->top_k = (int)top_k;
+    out->top_p = (float)top_p;
+    out->min_p = (float)min_p;
+    out->repetition_penalty = (float)repeat;
+    return STRATA_OK;
+}

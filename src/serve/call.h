@@ -1,0 +1,74 @@
+/* A request for work, read from a body and checked: what the two families of APIs have in common once their words are
+ * gone. Reading is pure (no server, no model), so that it can be fuzzed. */
+#ifndef ST_SERVE_CALL_H
+#define ST_SERVE_CALL_H
+
+#include "serve/body.h"
+
+enum st_call_kind {
+    ST_CALL_CHAT,         /* POST /v1/chat/completions */
+    ST_CALL_COMPLETION,   /* POST /v1/completions */
+    ST_CALL_MESSAGES,     /* POST /v1/messages */
+    ST_CALL_COUNT_TOKENS, /* POST /v1/messages/count_tokens */
+    ST_CALL_TOKENIZE,     /* POST /tokenize */
+    ST_CALL_DETOKENIZE,   /* POST /detokenize */
+    ST_CALL_TEMPLATE,     /* POST /apply-template */
+};
+
+struct st_call {
+    enum st_call_kind kind;
+    char model[128]; /* as the client named it, "" if it did not */
+
+    json_t *messages; /* array of {role, content, tool_calls, ...} with plain string contents */
+    json_t *options;  /* object for the template */
+    char *prefix;     /* start of the answer that the client wrote, or NULL */
+
+    char *prompt; /* raw text, or NULL; prompt_size bytes */
+    size_t prompt_size;
+    int32_t *ids; /* raw tokens, or NULL */
+    size_t id_count;
+    bool special; /* special tokens are recognised in the raw prompt; in answers of /detokenize they are shown */
+    bool pieces;  /* /tokenize: with the text of each token */
+
+    bool stream, include_usage, progress;
+    bool tools;          /* tool calls are looked for in the answer */
+    bool parallel_tools; /* more than one of them */
+    bool logprobs;
+    int top_logprobs;
+    int64_t max_tokens; /* 0: until the context is full */
+    struct strata_sampling sampling; /* bias points to memory of this call */
+    struct strata_logit_bias *bias;
+    char **stop;
+    size_t stop_count;
+    bool ignore_eos;
+};
+
+/* Starts a call with the server's sampling defaults. Every reader below leaves a call that st_call_free accepts. */
+void st_call_init(struct st_call *call, enum st_call_kind kind, const struct strata_sampling *defaults);
+void st_call_free(struct st_call *call);
+
+/* Reads the body of call->kind. */
+bool st_call_read(struct st_call *call, const char *body, size_t size, struct st_api_error *error);
+
+/* The readers of the families, for st_call_read. */
+bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api_error *error);
+bool st_openai_read_completion(struct st_call *call, const json_t *body, struct st_api_error *error);
+bool st_anthropic_read_messages(struct st_call *call, const json_t *body, struct st_api_error *error);
+
+/* Shared pieces: members that mean the same in both families. */
+bool st_call_read_sampling(struct st_call *call, const json_t *body, struct st_api_error *error);
+bool st_call_read_stop(struct st_call *call, const json_t *body, const char *name, struct st_api_error *error);
+/* Appends one tool in the form that templates read; schema may be NULL. */
+bool st_call_add_tool(struct st_call *call, const char *name, const char *description, json_t *schema);
+/* Arguments of a tool call that a client sent back: text that holds an object becomes that object, as templates want. */
+json_t *st_call_arguments(const json_t *value);
+/* Appends a message {role, content}; returns a borrowed reference to it, NULL without memory. */
+json_t *st_call_add_message(struct st_call *call, const char *role, const char *content);
+/* Joins the leading system messages into one. */
+bool st_call_join_system(struct st_call *call);
+/* Moves every system message to the front and joins them, for templates that refuse one elsewhere; false if there is
+ * nothing to move. */
+bool st_call_move_system(struct st_call *call);
+bool st_call_out_of_memory(struct st_api_error *error);
+
+#endif

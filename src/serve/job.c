@@ -1,0 +1,279 @@
+/* What happens to a job outside the event thread: its prompt is prepared, its answer computed and cut into deltas. */
+#include "serve/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/server.h"
+
+double st_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- prepare ---- */
+
+static void fail_from(struct st_job *job, const char *param, const struct strata_error *err)
+{
+    job->failed = true;
+    switch (err->code) {
+    case STRATA_E_MEMORY: st_call_out_of_memory(&job->error); break;
+    case STRATA_E_DEVICE:
+    case STRATA_E_INTERNAL:
+    case STRATA_E_IO:
+    case STRATA_E_MODEL: st_refuse(&job->error, 500, NULL, NULL, "%s", err->text); break;
+    default: st_refuse(&job->error, 400, NULL, param, "%s", err->text); break;
+    }
+}
+
+static bool render(struct st_job *job, const struct st_backend *b)
+{
+    struct strata_error err = {0};
+    for (int attempt = 0;; attempt++) {
+        char *messages = json_dumps(job->call.messages, JSON_COMPACT), *options = json_dumps(job->call.options, JSON_COMPACT);
+        enum strata_result r = messages && options
+                                   ? b->ops->chat_prompt(b, messages, options, &job->ids, &job->count, &job->text, &err)
+                                   : st_fail(&err, STRATA_E_MEMORY, "out of memory");
+        free(messages);
+        free(options);
+        if (r == STRATA_OK)
+            break;
+        /* Some templates take a system message only at the front, while real clients send them anywhere. */
+        if (attempt > 0 || r != STRATA_E_ARGUMENT || !st_call_move_system(&job->call)) {
+            fail_from(job, "messages", &err);
+            return false;
+        }
+    }
+    job->text_size = strlen(job->text);
+    return true;
+}
+
+static bool add_prefix(struct st_job *job, const struct st_backend *b)
+{
+    struct strata_error err = {0};
+    int32_t *more = NULL;
+    size_t count = 0;
+    if (b->ops->tokenize(b, job->call.prefix, strlen(job->call.prefix), false, &more, &count, &err) != STRATA_OK) {
+        fail_from(job, "messages", &err);
+        return false;
+    }
+    int32_t *all = realloc(job->ids, (job->count + count + 1) * sizeof *all);
+    if (!all) {
+        free(more);
+        job->failed = true;
+        return st_call_out_of_memory(&job->error);
+    }
+    job->ids = all;
+    if (count)
+        memcpy(all + job->count, more, count * sizeof *all);
+    job->count += count;
+    free(more);
+    return true;
+}
+
+static bool check_ids(struct st_job *job, const struct st_backend_info *info, const char *param)
+{
+    for (size_t i = 0; i < job->call.id_count; i++)
+        if ((uint32_t)job->call.ids[i] >= info->vocabulary) {
+            job->failed = true;
+            return st_refuse(&job->error, 400, NULL, param, "%s[%zu]: the model has tokens 0 to %u", param, i,
+                             info->vocabulary - 1);
+        }
+    return true;
+}
+
+static bool check_bias(struct st_job *job, const struct st_backend_info *info)
+{
+    for (size_t i = 0; i < job->call.sampling.bias_count; i++)
+        if ((uint32_t)job->call.bias[i].token >= info->vocabulary) {
+            job->failed = true;
+            return st_refuse(&job->error, 400, NULL, "logit_bias", "logit_bias: the model has tokens 0 to %u",
+                             info->vocabulary - 1);
+        }
+    return true;
+}
+
+/* The bytes of one token: text where it is UTF-8, otherwise the list of byte values. */
+static json_t *piece_json(const struct st_backend *b, int32_t id)
+{
+    char *text;
+    size_t size;
+    struct strata_error err;
+    if (b->ops->detokenize(b, &id, 1, true, &text, &size, &err) != STRATA_OK)
+        return NULL;
+    json_t *piece = json_stringn(text, size);
+    if (!piece) {
+        piece = json_array();
+        for (size_t i = 0; i < size; i++)
+            json_array_append_new(piece, json_integer((unsigned char)text[i]));
+    }
+    free(text);
+    return piece;
+}
+
+static void prepare_tokenize(struct st_job *job, const struct st_backend *b)
+{
+    struct strata_error err = {0};
+    if (b->ops->tokenize(b, job->call.prompt, job->call.prompt_size, job->call.special, &job->ids, &job->count, &err) !=
+        STRATA_OK) {
+        fail_from(job, "content", &err);
+        return;
+    }
+    if (!job->call.pieces)
+        return;
+    job->pieces = json_array();
+    for (size_t i = 0; i < job->count; i++)
+        json_array_append_new(job->pieces, piece_json(b, job->ids[i]));
+    if (json_array_size(job->pieces) != job->count) {
+        job->failed = true;
+        st_call_out_of_memory(&job->error);
+    }
+}
+
+static void check_context(struct st_job *job, const struct st_backend_info *info)
+{
+    if (job->count < info->context)
+        return;
+    job->failed = true;
+    if (job->call.kind == ST_CALL_MESSAGES)
+        st_refuse(&job->error, 400, "context_length_exceeded", "messages", "prompt is too long: %zu tokens > %u maximum",
+                  job->count, info->context);
+    else
+        st_refuse(&job->error, 400, "context_length_exceeded", job->call.kind == ST_CALL_CHAT ? "messages" : "prompt",
+                  "the prompt has %zu tokens, and the maximum context length is %u tokens, the answer included", job->count,
+                  info->context);
+}
+
+void st_job_prepare(struct st_job *job, const struct st_backend *b)
+{
+    struct st_backend_info info;
+    struct strata_error err = {0};
+    b->ops->info(b, &info);
+    switch (job->call.kind) {
+    case ST_CALL_CHAT:
+    case ST_CALL_MESSAGES:
+        if (check_bias(job, &info) && render(job, b) && (!job->call.prefix || add_prefix(job, b)))
+            check_context(job, &info);
+        break;
+    case ST_CALL_COUNT_TOKENS:
+    case ST_CALL_TEMPLATE:
+        if (render(job, b) && job->call.prefix)
+            add_prefix(job, b);
+        break;
+    case ST_CALL_COMPLETION:
+        if (!check_bias(job, &info))
+            break;
+        if (job->call.prompt) {
+            if (b->ops->tokenize(b, job->call.prompt, job->call.prompt_size, job->call.special, &job->ids, &job->count,
+                                 &err) != STRATA_OK)
+                fail_from(job, "prompt", &err);
+        } else if (check_ids(job, &info, "prompt")) {
+            job->ids = job->call.ids;
+            job->count = job->call.id_count;
+            job->call.ids = NULL;
+        }
+        if (!job->failed)
+            check_context(job, &info);
+        break;
+    case ST_CALL_TOKENIZE: prepare_tokenize(job, b); break;
+    case ST_CALL_DETOKENIZE:
+        if (check_ids(job, &info, "tokens") &&
+            b->ops->detokenize(b, job->call.ids, job->call.id_count, job->call.special, &job->text, &job->text_size,
+                               &err) != STRATA_OK)
+            fail_from(job, "tokens", &err);
+        break;
+    }
+    st_job_post(job, ST_DELTA_PREPARED, NULL, 0, 0, 0, 0, NULL);
+}
+
+/* ---- generate ---- */
+
+struct generation {
+    struct st_job *job;
+    const struct st_backend *backend;
+    double last; /* when the token before came */
+};
+
+static json_t *logprob_entry(const struct st_backend *b, const struct strata_token_logprob *p)
+{
+    char *text;
+    size_t size;
+    struct strata_error err;
+    if (b->ops->detokenize(b, &p->token, 1, true, &text, &size, &err) != STRATA_OK)
+        return NULL;
+    json_t *bytes = json_array(), *token = json_stringn(text, size);
+    for (size_t i = 0; i < size; i++)
+        json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+    if (!token) {
+        /* Part of a character: shown as byte escapes, the exact value is in bytes. */
+        char shown[64];
+        token = json_string(st_printable(shown, sizeof shown, text, size));
+    }
+    free(text);
+    return json_pack("{s:i, s:o, s:f, s:o}", "id", (int)p->token, "token", token, "logprob", (double)p->logprob, "bytes",
+                     bytes);
+}
+
+static json_t *logprob_json(const struct generation *g, const struct strata_event *e)
+{
+    if (!g->job->call.logprobs)
+        return NULL;
+    json_t *entry = logprob_entry(g->backend, &e->logprob), *top = json_array();
+    size_t count = e->top_count < (size_t)g->job->call.top_logprobs ? e->top_count : (size_t)g->job->call.top_logprobs;
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(top, logprob_entry(g->backend, &e->top[i]));
+    json_object_set_new(entry, "top_logprobs", top);
+    return entry;
+}
+
+static bool on_event(void *user, const struct strata_event *e)
+{
+    struct generation *g = user;
+    struct st_job *job = g->job;
+    switch (e->kind) {
+    case STRATA_EVENT_PROMPT:
+        st_job_post(job, ST_DELTA_PROMPT, NULL, 0, e->prompt_done, e->prompt_total, 0, NULL);
+        break;
+    case STRATA_EVENT_TEXT:
+        if (e->token >= 0) {
+            double now = st_now();
+            st_job_post(job, ST_DELTA_TOKEN, NULL, 0, 0, 0, g->last ? now - g->last : 0, logprob_json(g, e));
+            g->last = now;
+        }
+        if (e->size)
+            st_job_post(job, ST_DELTA_CONTENT, e->text, e->size, 0, 0, 0, NULL);
+        break;
+    case STRATA_EVENT_END:
+        job->end = e->end;
+        job->stop_index = e->stop_index;
+        break;
+    }
+    return !atomic_load(&job->cancelled);
+}
+
+void st_job_generate(struct st_job *job, struct st_backend *b)
+{
+    struct generation g = {.job = job, .backend = b};
+    struct strata_error err = {0};
+    st_job_post(job, ST_DELTA_STARTED, NULL, 0, 0, 0, 0, NULL);
+    job->end = STRATA_END_CANCELLED;
+    if (!atomic_load(&job->cancelled)) {
+        struct strata_request request = {.ids = job->ids,
+                                         .count = job->count,
+                                         .max_tokens = (size_t)job->call.max_tokens,
+                                         .sampling = job->call.sampling,
+                                         .stop = (const char *const *)job->call.stop,
+                                         .stop_count = job->call.stop_count,
+                                         .ignore_eos = job->call.ignore_eos,
+                                         .event = on_event,
+                                         .user = &g};
+        enum strata_result r = b->ops->generate(b, &request, &job->stats, &err);
+        if (r == STRATA_E_CANCELLED)
+            job->end = STRATA_END_CANCELLED;
+        else if (r != STRATA_OK && !job->failed)
+            fail_from(job, NULL, &err);
+    }
+    st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
+}

@@ -1,0 +1,135 @@
+/* A job is one request that cannot be answered at once: it is prepared (rendered, tokenized) in one thread, waits its turn,
+ * is computed in the engine thread, and its pieces come back to the event thread, which owns it and writes them.
+ *
+ * Who may touch what: everything belongs to the event thread, except that the fields under "prepare" are the prepare
+ * thread's until ST_DELTA_PREPARED, those under "engine" the engine thread's until ST_DELTA_END, and the list of deltas is
+ * under the server's lock. */
+#ifndef ST_SERVE_JOB_H
+#define ST_SERVE_JOB_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "serve/backend.h"
+#include "serve/buffer.h"
+#include "serve/call.h"
+#include "serve/http.h"
+
+struct st_server;
+
+enum st_delta_kind {
+    ST_DELTA_PREPARED,       /* prompt ready, or job->failed */
+    ST_DELTA_STARTED,        /* its computation begins */
+    ST_DELTA_PROMPT,         /* a of b prompt tokens read */
+    ST_DELTA_TOKEN,          /* one more token; seconds since the one before; logprob if asked for */
+    ST_DELTA_REASONING,      /* text */
+    ST_DELTA_CONTENT,        /* text */
+    ST_DELTA_TOOL_BEGIN,     /* text: the function's name */
+    ST_DELTA_TOOL_ARGUMENTS, /* text: a piece of the JSON arguments */
+    ST_DELTA_TOOL_END,
+    ST_DELTA_END,            /* last one */
+};
+
+struct st_delta {
+    struct st_delta *next;
+    enum st_delta_kind kind;
+    size_t a, b;
+    double seconds;
+    json_t *logprob; /* owned */
+    size_t size;
+    char text[]; /* NUL-terminated */
+};
+
+enum st_stage { ST_STAGE_PREPARING, ST_STAGE_QUEUED, ST_STAGE_READING, ST_STAGE_GENERATING };
+
+struct st_tool_call {
+    char id[32];
+    struct st_buffer name, arguments;
+};
+
+enum st_block { ST_BLOCK_NONE, ST_BLOCK_REASONING, ST_BLOCK_CONTENT, ST_BLOCK_TOOL };
+
+struct st_job {
+    struct st_job *next;      /* all jobs of the server, in order of arrival */
+    struct st_job *lane_next; /* in a lane */
+    struct st_server *server;
+    struct st_exchange *x; /* NULL once the client is gone */
+    const struct st_format *format;
+    const char *route;
+    uint64_t number;
+    char id[48];
+    time_t created; /* wall clock */
+    struct st_call call;
+
+    /* prepare */
+    int32_t *ids;
+    size_t count;
+    char *text; /* rendered conversation; the text of /detokenize */
+    size_t text_size;
+    json_t *pieces;
+    struct st_api_error error;
+    bool failed;
+
+    /* engine */
+    struct strata_stats stats;
+    enum strata_end end;
+    int stop_index;
+    bool called_tool;
+
+    /* deltas on their way to the event thread */
+    struct st_delta *first, *last;
+    struct st_job *outbox_next;
+    bool in_outbox;
+    atomic_bool cancelled;
+
+    /* progress and the answer so far */
+    enum st_stage stage;
+    bool streaming, reading; /* reading: the first ST_DELTA_PROMPT was seen */
+    double arrived, started, last_write, first_token;
+    size_t prompt_done, reused, generated, reasoning_tokens;
+    struct st_buffer content, reasoning;
+    struct st_tool_call *tools;
+    size_t tool_count, tool_capacity;
+    json_t *logprobs;   /* array; for a stream only those not yet written */
+    enum st_block open; /* what the last text belonged to */
+    size_t blocks;      /* content blocks begun, for the Anthropic stream */
+    bool timed_out;     /* cancelled because it took too long */
+    bool withdrawn;     /* taken out of the engine's lane because the client is gone; to be freed */
+    bool gone;          /* the client went away */
+    bool counted;       /* its status is in the metrics already */
+    int status;         /* of the answer, 0: none was given */
+};
+
+/* How a family of answers is written. All in the event thread, with job->x not NULL. A write may find that the client
+ * is cut off: job->x is NULL afterwards. */
+struct st_format {
+    void (*begin)(struct st_job *job);                           /* of a stream */
+    void (*delta)(struct st_job *job, const struct st_delta *d); /* of a stream, after it was added to the job */
+    void (*alive)(struct st_job *job);                           /* a sign of life in a stream */
+    void (*end)(struct st_job *job);                             /* ends the stream, or answers as a whole */
+    void (*fail)(struct st_job *job, const struct st_api_error *error); /* in a stream */
+};
+extern const struct st_format st_format_chat, st_format_completion, st_format_messages, st_format_small;
+
+/* Takes a new reference or NULL; sends {"..."} and ends the exchange. */
+void st_job_reply_json(struct st_job *job, json_t *value);
+/* Writes "data: VALUE" (with an event line if event is not NULL) to the stream and drops the reference. */
+void st_job_event(struct st_job *job, const char *event, json_t *value);
+void st_job_write(struct st_job *job, const char *text, size_t size);
+/* Ends a stream. */
+void st_job_end_stream(struct st_job *job);
+/* The model's name for answers. */
+const char *st_job_model(const struct st_job *job);
+/* Speeds and counts of the answer as llama.cpp's server reports them. A new reference. */
+json_t *st_job_timings(const struct st_job *job);
+
+/* ---- in the other threads ---- */
+
+void st_job_prepare(struct st_job *job, const struct st_backend *backend);
+void st_job_generate(struct st_job *job, struct st_backend *backend);
+/* Hands one delta to the event thread; logprob is taken over. Without memory the job is cancelled and marked failed. */
+void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, size_t size, size_t a, size_t b,
+                 double seconds, json_t *logprob);
+double st_now(void); /* monotonic seconds */
+
+#endif

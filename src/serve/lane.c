@@ -1,0 +1,85 @@
+/* Lanes: a thread with a first-in first-out list of jobs. */
+#include "serve/server.h"
+
+static void *lane_main(void *arg)
+{
+    struct st_lane *lane = arg;
+    if (lane->begin)
+        lane->begin(lane->server);
+    pthread_mutex_lock(&lane->lock);
+    while (!lane->stop) {
+        struct st_job *job = lane->first;
+        if (!job) {
+            pthread_cond_wait(&lane->wake, &lane->lock);
+            continue;
+        }
+        lane->first = job->lane_next;
+        if (!lane->first)
+            lane->last = NULL;
+        pthread_mutex_unlock(&lane->lock);
+        lane->work(lane->server, job);
+        pthread_mutex_lock(&lane->lock);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return NULL;
+}
+
+enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, void (*begin)(struct st_server *),
+                                 void (*work)(struct st_server *, struct st_job *), struct strata_error *err)
+{
+    *lane = (struct st_lane){.server = server, .begin = begin, .work = work};
+    pthread_mutex_init(&lane->lock, NULL);
+    pthread_cond_init(&lane->wake, NULL);
+    if (pthread_create(&lane->thread, NULL, lane_main, lane) != 0)
+        return st_fail(err, STRATA_E_MEMORY, "server: no thread could be started");
+    lane->started = true;
+    return STRATA_OK;
+}
+
+void st_lane_add(struct st_lane *lane, struct st_job *job)
+{
+    pthread_mutex_lock(&lane->lock);
+    job->lane_next = NULL;
+    if (lane->last)
+        lane->last->lane_next = job;
+    else
+        lane->first = job;
+    lane->last = job;
+    pthread_cond_signal(&lane->wake);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+bool st_lane_remove(struct st_lane *lane, struct st_job *job)
+{
+    bool found = false;
+    pthread_mutex_lock(&lane->lock);
+    struct st_job *before = NULL;
+    for (struct st_job *j = lane->first; j; before = j, j = j->lane_next) {
+        if (j != job)
+            continue;
+        if (before)
+            before->lane_next = j->lane_next;
+        else
+            lane->first = j->lane_next;
+        if (lane->last == j)
+            lane->last = before;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return found;
+}
+
+void st_lane_stop(struct st_lane *lane)
+{
+    if (!lane->started)
+        return;
+    pthread_mutex_lock(&lane->lock);
+    lane->stop = true;
+    pthread_cond_signal(&lane->wake);
+    pthread_mutex_unlock(&lane->lock);
+    pthread_join(lane->thread, NULL);
+    pthread_mutex_destroy(&lane->lock);
+    pthread_cond_destroy(&lane->wake);
+    lane->started = false;
+}

@@ -1,0 +1,108 @@
+/* The server's own state, shared by its source files. Event thread unless a comment says otherwise. */
+#ifndef ST_SERVE_SERVER_H
+#define ST_SERVE_SERVER_H
+
+#include <pthread.h>
+
+#include "serve/job.h"
+#include "serve/metrics.h"
+#include "serve/serve.h"
+
+/* A thread that works through a list of jobs in order of arrival. */
+struct st_lane {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct st_job *first, *last;
+    bool stop, started;
+    struct st_server *server;
+    void (*begin)(struct st_server *server); /* once, in the thread, before the first job; may be NULL */
+    void (*work)(struct st_server *server, struct st_job *job);
+};
+
+enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, void (*begin)(struct st_server *),
+                                 void (*work)(struct st_server *, struct st_job *), struct strata_error *err);
+void st_lane_add(struct st_lane *lane, struct st_job *job);
+/* Takes a job back that has not been begun; false if it has. */
+bool st_lane_remove(struct st_lane *lane, struct st_job *job);
+/* Ends the thread after the job in hand; the rest of the list stays where it is. */
+void st_lane_stop(struct st_lane *lane);
+
+enum st_state { ST_LOADING, ST_READY, ST_FAILED };
+
+/* One finished request, for the page's list. */
+struct st_past {
+    uint64_t number;
+    const char *route;
+    int status;
+    const char *finish;
+    size_t prompt, reused, generated;
+    double arrived, wait, seconds, read_seconds, generate_seconds;
+};
+
+enum { ST_PAST = 32, ST_RATE_SECONDS = 64 };
+
+struct st_server {
+    struct st_serve_options options;
+    struct st_backend *backend;
+    struct event_base *base;
+    struct st_http *http;
+    struct event *outbox_event, *tick_event, *int_event, *term_event;
+    int wake_fd; /* eventfd, written when the outbox is no longer empty */
+    struct st_lane prepare, engine;
+    struct st_metrics metrics;
+    double begun; /* monotonic */
+    time_t begun_wall;
+    uint64_t numbers;
+
+    /* under lock: from any thread */
+    pthread_mutex_t lock;
+    struct st_job *outbox_first, *outbox_last;
+    enum st_state state;
+    double load_part;
+    char load_what[96];
+    struct strata_error load_error;
+    struct strata_sampling sampling; /* defaults of requests; set before state is ST_READY */
+
+    struct st_job *jobs, **jobs_end; /* in order of arrival */
+    size_t job_count, answers;       /* all; those that take the engine */
+    bool stopping;
+    double stop_at;
+    struct st_past past[ST_PAST];
+    size_t past_count;
+    /* tokens in each second, indexed by second modulo size */
+    struct {
+        long second;
+        uint32_t read, generated;
+    } rate[ST_RATE_SECONDS];
+};
+
+/* A copy of the state of loading, from any thread. what may be NULL. */
+enum st_state st_server_state(struct st_server *s, double *part, char what[96]);
+void st_server_log(struct st_server *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Error in the shape of the API that the path belongs to. Ends the exchange. */
+void st_reply_error(struct st_server *s, struct st_exchange *x, const char *route, const struct st_api_error *error);
+/* The body of an error. A new reference. */
+json_t *st_error_json(bool anthropic, const struct st_api_error *error);
+/* Counts and sends; value is taken over. */
+void st_reply_json(struct st_server *s, struct st_exchange *x, const char *route, json_t *value);
+void st_server_add_rate(struct st_server *s, size_t read, size_t generated);
+
+/* routes.c: finds the route, checks who asks, answers or starts a job. */
+void st_route(struct st_server *s, struct st_exchange *x);
+/* Starts a job for a call that was read; takes the call over. */
+void st_server_start(struct st_server *s, struct st_exchange *x, const char *route, struct st_call *call);
+
+/* status.c */
+void st_answer_health(struct st_server *s, struct st_exchange *x);
+void st_answer_models(struct st_server *s, struct st_exchange *x);
+void st_answer_props(struct st_server *s, struct st_exchange *x);
+void st_answer_slots(struct st_server *s, struct st_exchange *x);
+void st_answer_status(struct st_server *s, struct st_exchange *x);
+void st_answer_metrics(struct st_server *s, struct st_exchange *x);
+
+/* page.c: true if path is one of the page's files and was answered. */
+bool st_answer_page(struct st_server *s, struct st_exchange *x);
+
+#endif

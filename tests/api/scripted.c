@@ -1,0 +1,372 @@
+/* A server without a model, for the tests of the APIs: it replays texts from a script and counts every byte as a token.
+ *
+ * The script is a JSON object:
+ *   "context"    tokens (default 4096)          "load_ms"  time that loading takes
+ *   "read_us"    time per prompt token          "token_us" time per answer token
+ *   "template"   chat template (default: plain ChatML)
+ *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
+ *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after: the
+ *                number of tokens after which the device fails.
+ * Without a match the answer repeats the last message. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "cli/serve_options.h"
+#include "text/chat.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+
+enum { BYTES = 256, START = BYTES, END_OF_TURN, END_OF_TEXT, VOCABULARY, READ_CHUNK = 64 };
+
+struct scripted {
+    struct st_backend base;
+    const char *path;
+    json_t *script;
+    struct st_tokenizer *tokenizer;
+    struct st_chat *chat;
+    uint32_t context;
+    int32_t *held; /* the last conversation */
+    size_t held_count;
+};
+
+static void pause_us(int64_t us)
+{
+    struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    if (us > 0)
+        nanosleep(&t, NULL);
+}
+
+static int64_t number(const json_t *object, const char *name, int64_t otherwise)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+/* Byte-level vocabularies write a byte as a character: printable ones as themselves, the others from U+0100 on. */
+static enum strata_result make_tokenizer(struct scripted *s, struct strata_error *err)
+{
+    static char text[BYTES][3];
+    struct st_bytes tokens[VOCABULARY];
+    int32_t types[VOCABULARY];
+    int shifted = 256;
+    for (int b = 0; b < BYTES; b++) {
+        bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        int cp = plain ? b : shifted++;
+        size_t n = 0;
+        if (cp >= 0x80)
+            text[b][n++] = (char)(0xC0 | cp >> 6);
+        text[b][n++] = (char)(cp >= 0x80 ? 0x80 | (cp & 0x3F) : cp);
+        tokens[b] = (struct st_bytes){text[b], n};
+        types[b] = ST_TOKEN_NORMAL;
+    }
+    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+    for (int i = START; i < VOCABULARY; i++) {
+        tokens[i] = (struct st_bytes){special[i - START], strlen(special[i - START])};
+        types[i] = ST_TOKEN_CONTROL;
+    }
+    struct st_vocab vocab = {tokens, types, VOCABULARY, NULL, 0, "gpt2", -1, END_OF_TEXT, END_OF_TURN, -1, false};
+    return st_tokenizer_create(&vocab, &s->tokenizer, err);
+}
+
+static enum strata_result scripted_load(struct st_backend *b, st_backend_progress *progress, void *user,
+                                        struct strata_error *err)
+{
+    struct scripted *s = (struct scripted *)b;
+    char *text;
+    size_t size;
+    enum strata_result r = st_read_file(s->path, 1 << 20, &text, &size, err);
+    if (r != STRATA_OK)
+        return r;
+    s->script = json_loadb(text, size, 0, NULL);
+    free(text);
+    if (!s->script)
+        return st_fail(err, STRATA_E_FORMAT, "%s: not a script", s->path);
+    int64_t load_ms = number(s->script, "load_ms", 0);
+    for (int i = 0; i < 10; i++) {
+        progress(user, "reading the script", 0.1 * i);
+        pause_us(100 * load_ms);
+    }
+    s->context = (uint32_t)number(s->script, "context", 4096);
+    const json_t *template_text = json_object_get(s->script, "template");
+    r = make_tokenizer(s, err);
+    if (r == STRATA_OK)
+        r = st_chat_create(json_string_value(template_text), json_string_length(template_text), NULL, NULL, &s->chat, err);
+    return r;
+}
+
+static void scripted_free(struct st_backend *b)
+{
+    struct scripted *s = (struct scripted *)b;
+    json_decref(s->script);
+    st_tokenizer_free(s->tokenizer);
+    st_chat_free(s->chat);
+    free(s->held);
+    free(s);
+}
+
+static void scripted_info(const struct st_backend *b, struct st_backend_info *out)
+{
+    const struct scripted *s = (const struct scripted *)b;
+    *out = (struct st_backend_info){.name = "scripted",
+                                    .path = s->path,
+                                    .architecture = "none",
+                                    .chat_template = json_string_value(json_object_get(s->script, "template")),
+                                    .parameters = 1,
+                                    .bytes = 1,
+                                    .context = s->context,
+                                    .trained_context = s->context,
+                                    .vocabulary = VOCABULARY};
+    strata_sampling_default(&out->sampling);
+}
+
+static enum strata_result scripted_tokenize(const struct st_backend *b, const char *text, size_t size, bool special,
+                                            int32_t **ids, size_t *count, struct strata_error *err)
+{
+    struct st_ids list = {0};
+    enum strata_result r = st_tokenizer_encode(((const struct scripted *)b)->tokenizer, text, size, special, &list, err);
+    *ids = list.data;
+    *count = list.count;
+    return r;
+}
+
+static enum strata_result scripted_detokenize(const struct st_backend *b, const int32_t *ids, size_t count, bool special,
+                                              char **text, size_t *size, struct strata_error *err)
+{
+    (void)err;
+    const struct scripted *s = (const struct scripted *)b;
+    size_t room = 16 * count + 1, n = 0;
+    char *out = malloc(room);
+    for (size_t i = 0; out && i < count; i++) {
+        struct st_bytes piece = st_tokenizer_bytes(s->tokenizer, ids[i], special);
+        memcpy(out + n, piece.data, piece.size);
+        n += piece.size;
+    }
+    if (!out)
+        return st_fail(err, STRATA_E_MEMORY, "out of memory");
+    out[n] = 0;
+    *text = out;
+    *size = n;
+    return STRATA_OK;
+}
+
+static enum strata_result scripted_prompt(const struct st_backend *b, const char *messages, const char *options,
+                                          int32_t **ids, size_t *count, char **text, struct strata_error *err)
+{
+    const struct scripted *s = (const struct scripted *)b;
+    json_t *list = json_loads(messages, 0, NULL), *object = json_loads(options, 0, NULL);
+    struct st_ids out = {0};
+    struct st_rendered rendered = {0};
+    enum strata_result r = st_chat_encode(s->chat, s->tokenizer, list, object, &out, &rendered, err);
+    json_decref(list);
+    json_decref(object);
+    *ids = out.data;
+    *count = out.count;
+    *text = rendered.text;
+    rendered.text = NULL;
+    st_rendered_free(&rendered);
+    return r;
+}
+
+static json_t *scripted_status(const struct st_backend *b)
+{
+    (void)b;
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}]}", "devices", "name", "script", "description",
+                     "no device", "total_bytes", (json_int_t)1 << 30, "memory", "kind", "weights", "bytes",
+                     (json_int_t)600 << 20, "kind", "cache", "bytes", (json_int_t)100 << 20);
+}
+
+/* The last message that is not the start of an answer, or the raw prompt. */
+static char *last_message(const struct scripted *s, const struct strata_request *request, struct strata_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    if (scripted_detokenize(&s->base, request->ids, request->count, true, &text, &size, err) != STRATA_OK)
+        return NULL;
+    char *from = text, *before = text;
+    for (char *at = text; (at = strstr(at, "<|im_start|>")); at++) {
+        before = from;
+        from = at;
+    }
+    char *message = strndup(before, (size_t)(from == text ? text + size - before : from - before));
+    free(text);
+    return message;
+}
+
+static const json_t *find_answer(const struct scripted *s, const char *message)
+{
+    size_t i;
+    json_t *answer;
+    json_array_foreach (json_object_get(s->script, "answers"), i, answer) {
+        const char *match = json_string_value(json_object_get(answer, "match"));
+        if (match && strstr(message, match))
+            return answer;
+    }
+    return NULL;
+}
+
+/* The text of an answer, as often as the script says; without one what the message says after its first line. */
+static char *answer_text(const json_t *answer, const char *message)
+{
+    const json_t *text = json_object_get(answer, "text");
+    if (!json_is_string(text)) {
+        const char *from = strchr(message, '\n'), *to = strstr(message, "<|im_end|>");
+        from = from ? from + 1 : message;
+        return strndup(from, to && to > from ? (size_t)(to - from) : strlen(from));
+    }
+    size_t size = json_string_length(text), repeat = (size_t)number(answer, "repeat", 1);
+    char *out = malloc(size * repeat + 1);
+    if (!out)
+        return NULL;
+    for (size_t i = 0; i < repeat; i++)
+        memcpy(out + i * size, json_string_value(text), size);
+    out[size * repeat] = 0;
+    return out;
+}
+
+/* Reads the prompt with a pause per token, as an engine does: what is held already is skipped. */
+static bool read_prompt(struct scripted *s, const struct strata_request *request, int64_t read_us, struct strata_stats *stats)
+{
+    size_t same = 0;
+    while (same < s->held_count && same + 1 < request->count && s->held[same] == request->ids[same])
+        same++;
+    stats->prompt_tokens = request->count;
+    stats->reused_tokens = same;
+    for (size_t done = same; done < request->count;) {
+        size_t more = request->count - done < READ_CHUNK ? request->count - done : READ_CHUNK;
+        struct strata_event e = {.kind = STRATA_EVENT_PROMPT, .prompt_done = done, .prompt_total = request->count};
+        if (!request->event(request->user, &e))
+            return false;
+        pause_us((int64_t)more * read_us);
+        done += more;
+        stats->read_tokens += more;
+        stats->read_seconds += 1e-6 * (double)((int64_t)more * read_us);
+    }
+    struct strata_event e = {.kind = STRATA_EVENT_PROMPT, .prompt_done = request->count, .prompt_total = request->count};
+    return request->event(request->user, &e);
+}
+
+static void add_logprobs(const struct strata_request *request, int32_t token, struct strata_event *e,
+                         struct strata_token_logprob top[2])
+{
+    if (request->sampling.logprobs == 0)
+        return;
+    top[0] = e->logprob = (struct strata_token_logprob){token, -0.25f};
+    top[1] = (struct strata_token_logprob){(token + 1) % BYTES, -1.5f};
+    e->top = top;
+    e->top_count = request->sampling.logprobs < 2 ? 1 : 2;
+}
+
+static enum strata_result write_answer(struct scripted *s, const struct strata_request *request, const json_t *answer,
+                                       const char *text, struct strata_stats *stats, struct strata_error *err)
+{
+    int64_t token_us = number(answer, "token_us", number(s->script, "token_us", 0));
+    int64_t fail_after = number(answer, "fail_after", -1);
+    struct st_stop *stop;
+    struct st_decoder decoder;
+    enum strata_result r = st_stop_create(request->stop, request->stop_count, &stop, err);
+    if (r != STRATA_OK)
+        return r;
+    st_decoder_init(&decoder, s->tokenizer, false);
+    struct strata_event end = {.kind = STRATA_EVENT_END, .end = STRATA_END_STOP_TOKEN, .stop_index = -1};
+    size_t size = strlen(text);
+    for (size_t i = 0;; i++) {
+        struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = i < size ? (unsigned char)text[i] : END_OF_TURN};
+        struct strata_token_logprob top[2];
+        struct st_bytes piece, free_text = {0};
+        int found = -1;
+        if ((int64_t)i == fail_after) {
+            r = st_fail(err, STRATA_E_DEVICE, "script: the device failed as asked");
+            break;
+        }
+        if (request->max_tokens && i == request->max_tokens)
+            end.end = STRATA_END_LENGTH;
+        else if (request->count + i >= s->context)
+            end.end = STRATA_END_CONTEXT;
+        if (i == size || end.end != STRATA_END_STOP_TOKEN)
+            break;
+        pause_us(token_us);
+        stats->generated_tokens++;
+        stats->generate_seconds += 1e-6 * (double)token_us;
+        r = st_decoder_push(&decoder, e.token, &piece, err);
+        if (r == STRATA_OK)
+            r = st_stop_push(stop, piece.data, piece.size, &free_text, &found, err);
+        if (r != STRATA_OK)
+            break;
+        e.text = free_text.data;
+        e.size = free_text.size;
+        add_logprobs(request, e.token, &e, top);
+        if (!request->event(request->user, &e)) {
+            end.end = STRATA_END_CANCELLED;
+            break;
+        }
+        if (found >= 0) {
+            end.end = STRATA_END_STOP_TEXT;
+            end.stop_index = found;
+            break;
+        }
+    }
+    if (r == STRATA_OK && end.end != STRATA_END_CANCELLED && end.end != STRATA_END_STOP_TEXT) {
+        struct st_bytes rest = st_stop_finish(stop);
+        struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = -1, .text = rest.data, .size = rest.size};
+        if (rest.size)
+            request->event(request->user, &e);
+    }
+    if (r == STRATA_OK)
+        request->event(request->user, &end);
+    st_decoder_free(&decoder);
+    st_stop_free(stop);
+    return r;
+}
+
+static enum strata_result scripted_generate(struct st_backend *b, const struct strata_request *request,
+                                            struct strata_stats *stats, struct strata_error *err)
+{
+    struct scripted *s = (struct scripted *)b;
+    *stats = (struct strata_stats){0};
+    char *message = last_message(s, request, err);
+    if (!message)
+        return STRATA_E_MEMORY;
+    const json_t *answer = find_answer(s, message);
+    char *text = answer_text(answer, message);
+    enum strata_result r = STRATA_OK;
+    if (!read_prompt(s, request, number(answer, "read_us", number(s->script, "read_us", 0)), stats))
+        r = STRATA_E_CANCELLED;
+    else
+        r = write_answer(s, request, answer, text, stats, err);
+    free(s->held);
+    s->held_count = 0;
+    s->held = malloc((request->count + strlen(text)) * sizeof *s->held);
+    if (s->held && r == STRATA_OK) {
+        memcpy(s->held, request->ids, request->count * sizeof *s->held);
+        for (size_t i = 0; i < stats->generated_tokens; i++)
+            s->held[request->count + i] = (unsigned char)text[i];
+        s->held_count = request->count + stats->generated_tokens;
+    }
+    free(text);
+    free(message);
+    return r;
+}
+
+static const struct st_backend_ops ops = {scripted_load,       scripted_free,   scripted_info,   scripted_tokenize,
+                                          scripted_detokenize, scripted_prompt, scripted_status, scripted_generate};
+
+static enum strata_result make(void *user, struct st_backend **out, struct strata_error *err)
+{
+    struct scripted *s = calloc(1, sizeof *s);
+    if (!s)
+        return st_fail(err, STRATA_E_MEMORY, "out of memory");
+    s->base.ops = &ops;
+    s->path = *(const char **)user;
+    *out = &s->base;
+    return STRATA_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const char *script = NULL;
+    const struct st_opt extra[] = {ST_TEXT("script", 's', &script, "FILE", "answers to replay")};
+    return st_serve_main(argc, argv, "--script FILE [options]", "Replays a script.", extra, 1, make, &script);
+}
