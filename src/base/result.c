@@ -25,7 +25,7 @@ const char *strata_result_name(enum strata_result r)
     return "STRATA_E_UNKNOWN";
 }
 
-enum strata_result st_fail(struct strata_error *err, enum strata_result code, const char *fmt, ...)
+enum strata_result(st_fail)(struct strata_error *err, enum strata_result code, const char *fmt, ...)
 {
     if (err) {
         va_list ap;
@@ -37,7 +37,7 @@ enum strata_result st_fail(struct strata_error *err, enum strata_result code, co
     return code;
 }
 
-enum strata_result st_fail_in(struct strata_error *err, enum strata_result code, const char *fmt, ...)
+enum strata_result(st_fail_in)(struct strata_error *err, enum strata_result code, const char *fmt, ...)
 {
     if (!err)
         return code;

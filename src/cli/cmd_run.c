@@ -68,7 +68,8 @@ static int prompt_ids(const struct run_args *a, const struct st_host *h, int32_t
     }
     free(text);
     if (!r && *count == 0) {
-        free(*ids);
+        strata_free(*ids);
+        *ids = NULL;
         return st_user_error("run: the prompt is empty");
     }
     return r ? st_report(&err) : ST_EXIT_OK;

@@ -174,8 +174,8 @@ int st_read_input(const char *path, char **text, size_t *size)
 
 int st_read_ids(const char *path, int32_t **ids, size_t *count)
 {
-    char *text;
-    size_t size, n = 0;
+    char *text = NULL;
+    size_t size = 0, n = 0;
     int status = st_read_input(path, &text, &size);
     if (status)
         return status;

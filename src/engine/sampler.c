@@ -227,6 +227,8 @@ static double log_probabilities(struct st_sampler *s, size_t best, struct st_pic
             out->top[at] = out->top[at - 1];
         out->top[at].token = (int32_t)i;
     }
+    /* total is at least the weight of the best. */
+    // cppcheck-suppress invalidFunctionArg
     double shift = (double)s->logit[best] + log((double)total / (double)ONE);
     for (size_t i = 0; i < have; i++)
         out->top[i].logprob = (float)((double)s->logit[out->top[i].token] - shift);

@@ -203,6 +203,7 @@ def special_texts_are_tokens_only_when_asked_for():
 def bad_texts_and_ids_are_the_users_mistake():
     refused(1, ["tokenize", "-m", model(), "-f", "-"], "byte 2", "UTF-8", stdin=b"ab\xff")
     refused(1, ["run", "-m", model(), "-f", "-"], "byte 0", "UTF-8", stdin=b"\x80")
+    refused(1, ["run", "-m", model(), "--raw", "-f", "-"], "empty", stdin=b"")
     refused(1, ["run", "-m", model(), "--ids", file("bad.txt", b"1 2 x3")], "bad.txt", "x3")
     refused(1, ["run", "-m", model(), "--ids", file("none.txt", b" \n")], "none.txt")
     refused(1, ["run", "-m", model(), "--ids", file("nul.txt", b"1\0 2")], "nul.txt")
