@@ -94,6 +94,10 @@ struct strata_engine;
 
 enum strata_kv { STRATA_KV_F16, STRATA_KV_F32 };
 
+/* How a draft layer normalises the residual that it takes from the model. The published form is the full vector; some files
+ * were made for the other one. */
+enum strata_mtp_norm { STRATA_MTP_NORM_FILE, STRATA_MTP_NORM_FULL, STRATA_MTP_NORM_PER_STREAM };
+
 /* Zero in a field means its default. */
 struct strata_engine_options {
     const char *devices;   /* "cpu" */
@@ -104,6 +108,7 @@ struct strata_engine_options {
     enum strata_kv kv;     /* storage of keys and values */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
     const char *mtp_path;  /* draft layer in a file of its own, or NULL */
+    enum strata_mtp_norm mtp_norm; /* default: as the draft layer's file says, else the full vector */
 };
 
 /* The model must outlive the engine. */

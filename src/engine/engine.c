@@ -121,6 +121,8 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
             r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
     }
     struct st_model_options bind = {.fp32 = e->options.fp32, .draft_norm_per_stream = -1};
+    if (e->options.mtp_norm != STRATA_MTP_NORM_FILE)
+        bind.draft_norm_per_stream = e->options.mtp_norm == STRATA_MTP_NORM_PER_STREAM;
     if (!r)
         r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
     if (!r) {

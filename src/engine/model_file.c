@@ -98,7 +98,7 @@ static enum strata_result read_vocabulary(const struct st_gguf *g, struct vocabu
     return r;
 }
 
-static enum strata_result open_tokenizer(struct strata_model *m, struct strata_error *err)
+static enum strata_result read_tokenizer(struct strata_model *m, struct strata_error *err)
 {
     const struct st_gguf *g = m->gguf;
     if (!st_gguf_key(g, "tokenizer.ggml.tokens"))
@@ -128,6 +128,15 @@ static enum strata_result open_tokenizer(struct strata_model *m, struct strata_e
     free(v.types32);
     free(v.pre);
     return r;
+}
+
+/* A vocabulary that makes no sense here does not keep a model from being used by ids: the reason is kept for texts. */
+static enum strata_result open_tokenizer(struct strata_model *m, struct strata_error *err)
+{
+    enum strata_result r = read_tokenizer(m, &m->no_text);
+    if (r != STRATA_E_MEMORY)
+        return STRATA_OK;
+    return st_fail(err, r, "%s", m->no_text.text);
 }
 
 /* Text of a special id for templates, NULL for none; freed by the caller. */
@@ -209,6 +218,8 @@ void strata_model_info(const struct strata_model *m, struct strata_model_info *o
 
 static enum strata_result no_tokenizer(const struct strata_model *m, struct strata_error *err)
 {
+    if (m->no_text.code)
+        return st_fail(err, m->no_text.code, "%s", m->no_text.text);
     return st_fail(err, STRATA_E_MODEL, "%s: the file has no tokenizer", m->gguf->path);
 }
 
