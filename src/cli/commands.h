@@ -8,6 +8,7 @@ int st_cmd_chat(int argc, char **argv);
 int st_cmd_tokenize(int argc, char **argv);
 int st_cmd_logits(int argc, char **argv);
 int st_cmd_convert(int argc, char **argv);
+int st_cmd_devices(int argc, char **argv);
 int st_cmd_inspect(int argc, char **argv);
 int st_cmd_quantize(int argc, char **argv);
 int st_cmd_serve(int argc, char **argv);

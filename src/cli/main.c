@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"logits", st_cmd_logits, "logits and residuals of given tokens, as a file"},
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
     {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
+    {"devices", st_cmd_devices, "devices of this machine, which are used and why"},
     {"inspect", st_cmd_inspect, "keys, tensors and types of a GGUF file"},
     {NULL, NULL, NULL},
 };

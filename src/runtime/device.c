@@ -101,8 +101,11 @@ static bool is_automatic(const char *devices)
 
 /* ---- finding ---- */
 
-static const char *library_from_environment(const char *runtime)
+static const char *library_path(const struct st_device_options *options, const char *runtime)
 {
+    for (int i = 0; i < ST_MAX_RUNTIMES && options->libraries[i].runtime; i++)
+        if (options->libraries[i].path && strcmp(options->libraries[i].runtime, runtime) == 0)
+            return options->libraries[i].path;
     char name[64];
     size_t used = (size_t)snprintf(name, sizeof name, "STRATA_");
     for (const char *p = runtime; *p && used < 40; p++)
@@ -135,7 +138,7 @@ static void open_runtime(struct st_devices *set, const struct st_runtime *table,
     *r = (struct st_found_runtime){.table = table};
     char *described = table->image == ST_IMAGE_BUILTIN ? descriptions(devices, table->name) : NULL;
     struct st_runtime_options own = {
-        .library = options->library ? options->library(table->name) : library_from_environment(table->name),
+        .library = library_path(options, table->name),
         .devices = described,
         .executor = options->executor ? options->executor : "cpu",
         .cache = options->cache,

@@ -25,9 +25,11 @@ struct st_device_options {
     const char *executor; /* of simulated devices: "cpu" (NULL is the same) or "fibers" */
     const char *cache;    /* directory for programs that drivers compiled, NULL for none */
     const char *sysfs;    /* "/sys" when NULL */
-    /* Path of a runtime's library instead of the usual names, or NULL; called with the runtime's name. NULL: the
-     * environment variable STRATA_<NAME>_LIBRARY. */
-    const char *(*library)(const char *runtime);
+    /* Paths of libraries to open instead of the usual names. A runtime that is not among them, or whose path is NULL,
+     * is looked up in the environment: STRATA_<NAME>_LIBRARY. */
+    struct {
+        const char *runtime, *path;
+    } libraries[ST_MAX_RUNTIMES];
     const struct st_image_set *images; /* NULL: this build's */
     bool list_all;                     /* open every runtime, also those that devices does not name */
 };

@@ -1,0 +1,10 @@
+/* Measurements of devices on the terminal. */
+#ifndef ST_CLI_DEVICE_BENCH_H
+#define ST_CLI_DEVICE_BENCH_H
+
+#include "runtime/device.h"
+
+/* Measures every chosen device and prints the results; returns an exit code. */
+int st_device_bench(struct st_devices *devices);
+
+#endif
