@@ -13,6 +13,7 @@
 #define V_LEVEL "avx2"
 
 enum { LANES = 8 };
+#define PREFETCH_HINT _MM_HINT_T0
 typedef __m256i vi;
 typedef __m256 vf;
 
@@ -106,10 +107,9 @@ V_INLINE vi scale_s8(vi packed, int k)
     return _mm256_srai_epi16(high, 8);
 }
 
-/* Sum of codes times activations over count (4 or 8) groups of four elements; max: the largest code, 0 for signed codes. */
-V_INLINE vi dot_pairs(vi code, const int8_t *q, int max)
+/* Codes times activations, added in pairs to 16-bit numbers; max: the largest code, 0 for signed codes. */
+V_INLINE vi dot_pairs(vi code, vi x, int max)
 {
-    vi x = vi_set1(load_int(q));
     return max ? _mm256_maddubs_epi16(code, x) : _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
 }
 
@@ -125,9 +125,9 @@ V_INLINE vi dot_part(vi sum, const vi *code, int count, const int8_t *q, vi scal
 {
     int together = pairs_together(count, max);
     for (int i = 0; i < count; i += together) {
-        vi pairs = dot_pairs(code[i], q + 4 * i, max);
+        vi pairs = dot_pairs(code[i], vi_set1(load_int(q + 4 * i)), max);
         for (int j = 1; j < together; j++)
-            pairs = _mm256_add_epi16(pairs, dot_pairs(code[i + j], q + 4 * (i + j), max));
+            pairs = _mm256_add_epi16(pairs, dot_pairs(code[i + j], vi_set1(load_int(q + 4 * (i + j))), max));
         sum = vi_add(sum, _mm256_madd_epi16(pairs, scale));
     }
     return sum;
@@ -137,6 +137,15 @@ V_INLINE vi dot_part(vi sum, const vi *code, int count, const int8_t *q, vi scal
 V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int max)
 {
     return dot_part(sum, code, count, q, _mm256_set1_epi16(1), max);
+}
+
+/* dot_plain with 32 activations already in registers; codes up to 15. */
+V_INLINE vi dot_registers(vi sum, const vi *code, const vi *x)
+{
+    vi pairs = dot_pairs(code[0], x[0], 15);
+    for (int i = 1; i < 8; i++)
+        pairs = _mm256_add_epi16(pairs, dot_pairs(code[i], x[i], 15));
+    return vi_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 /* sum += low half of pair * sums[0] + high half * sums[1]. */

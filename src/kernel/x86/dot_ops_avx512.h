@@ -14,6 +14,7 @@
 #define V_LEVEL "avx512"
 
 enum { LANES = 16 };
+#define PREFETCH_HINT _MM_HINT_T0
 typedef __m512i vi;
 typedef __m512 vf;
 
@@ -104,6 +105,14 @@ V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int ma
 V_INLINE vi dot_part(vi sum, const vi *code, int count, const int8_t *q, vi scale, int max)
 {
     return vi_add(sum, _mm512_mullo_epi32(dot_plain(_mm512_setzero_si512(), code, count, q, max), scale));
+}
+
+/* dot_plain with 32 activations already in registers. */
+V_INLINE vi dot_registers(vi sum, const vi *code, const vi *x)
+{
+    for (int i = 0; i < 8; i++)
+        sum = _mm512_dpbusd_epi32(sum, code[i], x[i]);
+    return sum;
 }
 
 /* sum += low half of pair * sums[0] + high half * sums[1]. */
