@@ -92,7 +92,8 @@ enum strata_result strata_chat_prompt(const struct strata_model *model, const ch
 
 struct strata_engine;
 
-enum strata_kv { STRATA_KV_F16, STRATA_KV_F32 };
+/* Storage of keys and values: docs/numerics.md has the error bounds. */
+enum strata_kv { STRATA_KV_F16, STRATA_KV_F32, STRATA_KV_INT8, STRATA_KV_Q4 };
 
 /* How a draft layer normalises the residual that it takes from the model. The published form is the full vector; some files
  * were made for the other one. */
@@ -106,6 +107,7 @@ struct strata_engine_options {
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
     uint32_t prefill;      /* largest number of prompt tokens read in one pass; default 256 */
     enum strata_kv kv;     /* storage of keys and values */
+    const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
     const char *mtp_path;  /* draft layer in a file of its own, or NULL */
     enum strata_mtp_norm mtp_norm; /* default: as the draft layer's file says, else the full vector */

@@ -21,6 +21,17 @@ static uint32_t or_default(uint32_t value, uint32_t fallback)
     return value ? value : fallback;
 }
 
+static enum st_kv_type kv_type(enum strata_kv kv)
+{
+    switch (kv) {
+    case STRATA_KV_F16: return ST_KV_F16;
+    case STRATA_KV_F32: return ST_KV_F32;
+    case STRATA_KV_INT8: return ST_KV_INT8;
+    case STRATA_KV_Q4: return ST_KV_Q4;
+    }
+    return ST_KV_COUNT;
+}
+
 static enum strata_result check_options(struct strata_engine *e, struct strata_error *err)
 {
     struct strata_engine_options *o = &e->options;
@@ -30,6 +41,8 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     o->context = or_default(o->context, trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT);
     o->sessions = or_default(o->sessions, 1);
     o->prefill = or_default(o->prefill, DEFAULT_PREFILL);
+    if (kv_type(o->kv) == ST_KV_COUNT)
+        return st_fail(err, STRATA_E_ARGUMENT, "KV type %d is none of enum strata_kv", (int)o->kv);
     if (strcmp(o->devices, "cpu"))
         return st_fail(err, STRATA_E_UNSUPPORTED, "device list '%s': models run on 'cpu'", o->devices);
     if (o->context > CONTEXT_MAX)
@@ -95,7 +108,7 @@ static enum strata_result place(struct strata_engine *e, struct strata_error *er
                                          .context = o->context,
                                          .rows = rows,
                                          .out_rows = out < rows ? (uint32_t)out : rows,
-                                         .kv = o->kv == STRATA_KV_F32 ? ST_KV_F32 : ST_KV_F16};
+                                         .kv = kv_type(o->kv)};
     enum strata_result r = lay_out(e, NULL, &e->arena_bytes, err);
     if (r)
         return r;
@@ -134,8 +147,10 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
                     st_tokenizer_count(model->tokenizer), e->dims.embeddings);
     if (!r && !(e->slot_used = calloc(e->options.sessions, sizeof *e->slot_used)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for %u sessions", e->options.sessions);
-    if (!r && !st_kernels_get(ST_CPU_C, &e->kernels))
-        r = st_fail(err, STRATA_E_INTERNAL, "the C kernels are missing");
+    if (!r)
+        r = st_kernels_choose(e->options.cpu, &e->kernels, err);
+    if (!r)
+        e->options.cpu = e->kernels.name;
     if (!r)
         r = place(e, err);
     size_t scratch = e->trunk.worker_scratch > e->draft.worker_scratch ? e->trunk.worker_scratch : e->draft.worker_scratch;

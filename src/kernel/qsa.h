@@ -13,7 +13,13 @@ enum {
     ST_ROT_MAX = 512,
 };
 
-enum st_kv_type { ST_KV_F32, ST_KV_F16 };
+/* Storage of keys and values. INT8: dim signed bytes, then one f32 scale for each 64 elements. Q4: dim / 2 bytes (element i of
+ * a 32-block in the low nibble of byte i mod 16 for i < 16, otherwise in the high one), then for each 32 elements an f16
+ * scale and an f16 minimum. Rows of one position and head are contiguous. */
+enum st_kv_type { ST_KV_F32, ST_KV_F16, ST_KV_INT8, ST_KV_Q4, ST_KV_COUNT };
+
+/* Bytes of dim elements; 0 when the type cannot hold rows of that length. */
+size_t st_kv_row_bytes(enum st_kv_type type, size_t dim);
 
 struct st_rope {
     uint32_t rot;                  /* rotated elements, even */
@@ -30,10 +36,11 @@ struct st_qsa {
     float *iq;       /* [rows][index_heads * index_dim], normed and rotated in place */
     const float *ik; /* [rows][index_dim] */
     const float *q_norm, *k_norm, *iq_norm, *ik_norm;
-    void *k_cache, *v_cache; /* [slots][kv_heads][context][head_dim] of kv type */
+    uint8_t *k_cache, *v_cache; /* [slots][kv_heads][context][kv_bytes] */
     float *raw_ring;         /* [slots][ST_QSA_RING][index_dim]; position p is at p mod ST_QSA_RING */
     int32_t *axis_ring;      /* [slots][ST_QSA_RING][3] */
     float *pooled;           /* [slots][context / ratio][index_dim] */
+    size_t kv_bytes;         /* st_kv_row_bytes of head_dim */
     uint32_t *chosen;        /* scratch [rows][budget + ratio]: allowed positions */
     int32_t *chosen_count;   /* scratch [rows]; -1: all positions up to the row's */
     float *out;              /* [rows][heads * head_dim], gated */

@@ -48,11 +48,9 @@ struct st_command {
     } u;
 };
 
-/* Instruction sets of the host, plain first. */
-enum st_cpu_level { ST_CPU_C };
-
-/* Fills the table of a level; false when this processor or build lacks it. */
-bool st_kernels_get(enum st_cpu_level level, struct st_kernels *out);
+/* Fills the table of an instruction set: "c", "avx2", "avx512"; NULL or "auto" is the best that this processor has.
+ * STRATA_E_ARGUMENT for another name, STRATA_E_DEVICE for one that the processor or this build lacks. */
+enum strata_result st_kernels_choose(const char *name, struct st_kernels *out, struct strata_error *err);
 
 /* Runs one command on one worker of a team; every worker of the team calls it with the same command, and the caller puts
  * a barrier between commands. */

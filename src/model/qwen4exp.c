@@ -294,7 +294,7 @@ static void attention_mixer(struct emitter *e, int32_t layer, const struct q4e_l
 {
     const struct q4e_hparams *h = e->h;
     struct buffers *b = &e->b;
-    uint64_t unit = (uint64_t)h->head_dim * (e->at->kv == ST_KV_F32 ? 4 : 2);
+    uint64_t unit = st_kv_row_bytes(e->at->kv, h->head_dim);
     struct st_products *p = products(e, layer, b->m);
     product(p, &y->q, b->qsa.q);
     product(p, &y->k, b->qsa.k);
@@ -323,6 +323,7 @@ static void attention_mixer(struct emitter *e, int32_t layer, const struct q4e_l
         .chosen_count = b->qsa.chosen_count,
         .out = b->qsa.out,
         .kv = e->at->kv,
+        .kv_bytes = unit,
         .heads = h->heads,
         .kv_heads = h->kv_heads,
         .head_dim = h->head_dim,
@@ -437,6 +438,9 @@ enum strata_result q4e_place(const struct st_model *model, enum st_part part, co
     const struct q4e_model *m = model->data;
     if (part == ST_PART_DRAFT && !m->h.draft_layers)
         return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", model->gguf->path);
+    if (!st_kv_row_bytes(placement->kv, m->h.head_dim))
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: heads of %u elements do not fit this type of KV cache",
+                       model->gguf->path, m->h.head_dim);
     struct emitter e = {
         .m = m, .h = &m->h, .at = placement, .rows = rows, .state = state, .scratch = scratch, .p = p};
     take_buffers(&e, part);

@@ -2,6 +2,7 @@
  * index keys, one per block of ratio tokens. */
 #include "kernel/c/level.h"
 #include "kernel/exact_math.h"
+#include "kernel/kv.h"
 #include "kernel/qsa_scratch.h"
 #include "kernel/table.h"
 #include "kernel/vec.h"
@@ -26,26 +27,21 @@ static void rotate(const struct st_rope *rope, const float *cs, float *x)
     }
 }
 
-static void store_kv(enum st_kv_type type, void *cache, size_t at, const float *x, size_t n)
+/* Where the stored rows of (slot, key head) begin, in rows. */
+static size_t cache_row(const struct st_qsa *a, size_t r, size_t g)
 {
-    if (type == ST_KV_F32) {
-        memcpy((float *)cache + at, x, n * sizeof *x);
-    } else {
-        uint16_t *half = (uint16_t *)cache + at;
-        for (size_t i = 0; i < n; i++)
-            half[i] = st_f32_to_f16(x[i]);
-    }
+    return ((size_t)a->rows->slot[r] * a->kv_heads + g) * a->context;
 }
 
 static void store_key_value(const struct st_qsa *a, size_t r, size_t g, const float *cs)
 {
     size_t dim = a->head_dim, in = (r * a->kv_heads + g) * dim;
-    size_t at = (((size_t)a->rows->slot[r] * a->kv_heads + g) * a->context + (size_t)a->rows->pos[r]) * dim;
+    size_t at = (cache_row(a, r, g) + (size_t)a->rows->pos[r]) * a->kv_bytes;
     float key[ST_QSA_DIM_MAX];
     st_vec_rms_norm(key, a->k + in, a->k_norm, dim, a->eps);
     rotate(a->rope, cs, key);
-    store_kv(a->kv, a->k_cache, at, key, dim);
-    store_kv(a->kv, a->v_cache, at, a->v + in, dim);
+    st_kv_store(a->kv, a->k_cache + at, key, dim);
+    st_kv_store(a->kv, a->v_cache + at, a->v + in, dim);
 }
 
 /* Key of the block that row r completes: mean of its raw keys, norm, rotation at the position of its first token. Earlier
@@ -188,58 +184,101 @@ static void choose(const struct st_qsa *a, size_t r, struct st_qsa_scratch *scra
     a->chosen_count[r] = count;
 }
 
-/* n floats of a cache from element at, through buffer when they must be converted. */
-static const float *load_kv(enum st_kv_type type, const void *cache, size_t at, size_t n, float *buffer)
+/* Rows that walk over the cache together: several neighbours of one span that see everything before them, or one row
+ * with a list. */
+struct company {
+    size_t first, count;  /* rows */
+    size_t g, h0, heads;  /* key head; query heads h0 .. h0 + heads - 1 of its group */
+};
+
+static size_t positions(const struct st_qsa *a, size_t r)
 {
-    if (type == ST_KV_F32)
-        return (const float *)cache + at;
-    const uint16_t *half = (const uint16_t *)cache + at;
-    for (size_t i = 0; i < n; i++)
-        buffer[i] = st_half_to_float(half[i]);
-    return buffer;
+    return a->chosen_count[r] < 0 ? (size_t)a->rows->pos[r] + 1 : (size_t)a->chosen_count[r];
 }
 
-/* All query heads of one row that share key head g. */
-static void attend(const struct st_qsa *a, size_t r, size_t g, struct st_qsa_scratch *scratch)
+/* One tile of n positions into the running softmax of one (row, head): the largest score so far scales what was summed. */
+static void take_tile(const float *q, const struct st_qsa_scratch *s, size_t state, size_t n, size_t dim, float scale)
 {
-    size_t dim = a->head_dim, group = a->heads / a->kv_heads;
-    int32_t chosen = a->chosen_count[r];
-    size_t count = chosen < 0 ? (size_t)a->rows->pos[r] + 1 : (size_t)chosen;
-    const uint32_t *list = a->chosen ? a->chosen + r * (a->budget + a->ratio) : NULL;
-    size_t base = ((size_t)a->rows->slot[r] * a->kv_heads + g) * a->context;
-    float scale = 1.0f / sqrtf((float)dim), buffer[ST_QSA_DIM_MAX];
-    for (size_t t = 0; t < count; t++) {
-        size_t p = chosen < 0 ? t : list[t];
-        const float *key = load_kv(a->kv, a->k_cache, (base + p) * dim, dim, buffer);
-        for (size_t h = 0; h < group; h++)
-            scratch->score[h * scratch->score_stride + t] =
-                st_vec_dot(a->q + (r * a->heads + g * group + h) * 2 * dim, key, dim) * scale;
+    float score[ST_QSA_TILE], top = s->top[state], sum = 0, *acc = s->acc + state * dim;
+    for (size_t t = 0; t < n; t++) {
+        score[t] = st_vec_dot(q, s->k + t * dim, dim) * scale;
+        top = fmaxf(top, score[t]);
     }
-    for (size_t h = 0; h < group; h++) {
-        float *score = scratch->score + h * scratch->score_stride, top = score[0], sum = 0;
-        for (size_t t = 1; t < count; t++)
-            top = fmaxf(top, score[t]);
-        for (size_t t = 0; t < count; t++) {
-            score[t] = st_expf(score[t] - top);
-            sum += score[t];
+    float keep = st_expf(s->top[state] - top);
+    for (size_t t = 0; t < n; t++)
+        score[t] = st_expf(score[t] - top);
+    for (size_t t = 0; t < n; t++)
+        sum += score[t];
+    for (size_t i = 0; i < dim; i++)
+        acc[i] *= keep;
+    for (size_t t = 0; t < n; t++)
+        st_vec_axpy(acc, score[t], s->v + t * dim, dim);
+    s->top[state] = top;
+    s->sum[state] = fmaf(s->sum[state], keep, sum);
+}
+
+static void attend(const struct st_qsa *a, const struct company *c, const struct st_qsa_scratch *s)
+{
+    size_t dim = a->head_dim, group = a->heads / a->kv_heads, last = c->first + c->count - 1, all = positions(a, last);
+    const uint32_t *list = a->chosen_count[last] < 0 ? NULL : a->chosen + last * (a->budget + a->ratio);
+    size_t base = cache_row(a, last, c->g);
+    float scale = 1.0f / sqrtf((float)dim);
+    for (size_t i = 0; i < c->count * c->heads; i++) {
+        s->top[i] = -INFINITY;
+        s->sum[i] = 0;
+    }
+    memset(s->acc, 0, c->count * c->heads * dim * sizeof *s->acc);
+    for (size_t t0 = 0; t0 < all; t0 += ST_QSA_TILE) {
+        size_t n = all - t0 < ST_QSA_TILE ? all - t0 : ST_QSA_TILE;
+        for (size_t t = 0; t < n; t++) {
+            size_t at = (base + (list ? list[t0 + t] : t0 + t)) * a->kv_bytes;
+            st_kv_load(a->kv, a->k_cache + at, s->k + t * dim, dim);
+            st_kv_load(a->kv, a->v_cache + at, s->v + t * dim, dim);
         }
-        scratch->inverse[h] = 1.0f / sum;
-        memset(a->out + (r * a->heads + g * group + h) * dim, 0, dim * sizeof(float));
+        for (size_t i = 0; i < c->count; i++) {
+            size_t own = positions(a, c->first + i), mine = own <= t0 ? 0 : own - t0 < n ? own - t0 : n;
+            for (size_t h = 0; h < c->heads && mine; h++)
+                take_tile(a->q + ((c->first + i) * a->heads + c->g * group + c->h0 + h) * 2 * dim, s, i * c->heads + h, mine,
+                          dim, scale);
+        }
     }
-    for (size_t t = 0; t < count; t++) {
-        size_t p = chosen < 0 ? t : list[t];
-        const float *value = load_kv(a->kv, a->v_cache, (base + p) * dim, dim, buffer);
-        for (size_t h = 0; h < group; h++)
-            st_vec_axpy(a->out + (r * a->heads + g * group + h) * dim, scratch->score[h * scratch->score_stride + t],
-                        value, dim);
-    }
-    for (size_t h = 0; h < group; h++) {
-        size_t head = r * a->heads + g * group + h;
-        float *out = a->out + head * dim;
-        const float *gate = a->q + head * 2 * dim + dim;
-        for (size_t i = 0; i < dim; i++)
-            out[i] = out[i] * scratch->inverse[h] * st_sigmoidf(gate[i]);
-    }
+    for (size_t i = 0; i < c->count; i++)
+        for (size_t h = 0; h < c->heads; h++) {
+            size_t head = (c->first + i) * a->heads + c->g * group + c->h0 + h, state = i * c->heads + h;
+            const float *gate = a->q + head * 2 * dim + dim, *acc = s->acc + state * dim;
+            float *out = a->out + head * dim, inverse = 1.0f / s->sum[state];
+            for (size_t d = 0; d < dim; d++)
+                out[d] = acc[d] * inverse * st_sigmoidf(gate[d]);
+        }
+}
+
+/* Rows from r on that form one company. */
+static size_t company_rows(const struct st_qsa *a, size_t r)
+{
+    size_t n = 1;
+    while (n < ST_QSA_ROWS && r + n < (size_t)a->rows->n && a->rows->slot[r + n] == a->rows->slot[r] &&
+           a->chosen_count[r] < 0 && a->chosen_count[r + n] < 0)
+        n++;
+    return n;
+}
+
+/* Cuts (company, key head, part of its query heads) into equal numbers of units for the workers. */
+static void attend_all(const struct st_qsa *a, const struct st_qsa_scratch *s, const struct st_worker *w)
+{
+    size_t group = a->heads / a->kv_heads, companies = 0, parts = 1, unit = 0, from, to;
+    for (size_t r = 0; r < (size_t)a->rows->n; r += company_rows(a, r))
+        companies++;
+    while (parts < group && companies * a->kv_heads * parts < (size_t)w->count)
+        parts++;
+    st_share(w, companies * a->kv_heads * parts, 1, &from, &to);
+    for (size_t r = 0; r < (size_t)a->rows->n; r += company_rows(a, r))
+        for (size_t g = 0; g < a->kv_heads; g++)
+            for (size_t p = 0; p < parts; p++, unit++) {
+                struct company c = {.first = r, .count = company_rows(a, r), .g = g, .h0 = group * p / parts};
+                c.heads = group * (p + 1) / parts - c.h0;
+                if (unit >= from && unit < to)
+                    attend(a, &c, s);
+            }
 }
 
 void ST_K(st_qsa)(const struct st_kernels *k, const struct st_qsa *a, struct st_worker *w)
@@ -259,7 +298,5 @@ void ST_K(st_qsa)(const struct st_kernels *k, const struct st_qsa *a, struct st_
     for (size_t r = from; r < to; r++)
         choose(a, r, &scratch);
     st_barrier(w);
-    st_share(w, (size_t)rows->n * a->kv_heads, 1, &from, &to);
-    for (size_t u = from; u < to; u++)
-        attend(a, u / a->kv_heads, u % a->kv_heads, &scratch);
+    attend_all(a, &scratch, w);
 }
