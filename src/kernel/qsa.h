@@ -1,8 +1,8 @@
 /* Grouped-query attention with a block index: each query attends to the best blocks of ratio tokens, by the index's
  * score, and to the incomplete last block. With at most budget / ratio blocks it is plain causal attention.
  *
- * Query rows: per head [query(head_dim) | gate(head_dim)]. Rotation: pairs (i, i + rot/2) of the first rot elements; pair i
- * turns by axis(i) * freq[i]. */
+ * Query rows: per head [query(head_dim) | gate(head_dim)], or the query alone where outputs are not gated. Rotation: pairs
+ * (i, i + rot/2) of the first rot elements, or neighbours (2i, 2i + 1); pair i turns by axis(i) * freq[i]. */
 #ifndef ST_KERNEL_QSA_H
 #define ST_KERNEL_QSA_H
 
@@ -23,6 +23,7 @@ size_t st_kv_row_bytes(enum st_kv_type type, size_t dim);
 
 struct st_rope {
     uint32_t rot;                  /* rotated elements, even */
+    bool neighbours;               /* pairs (2i, 2i + 1) instead of halves */
     float freq[ST_ROT_MAX / 2];    /* per pair */
     uint8_t axis[ST_ROT_MAX / 2];  /* 0 t, 1 h, 2 w */
 };
@@ -30,12 +31,12 @@ struct st_rope {
 struct st_qsa {
     const struct st_rows *rows;
     const struct st_rope *rope;
-    float *q;       /* [rows][heads][2 * head_dim]; query parts are normed and rotated in place */
+    float *q;       /* [rows][heads][(gated ? 2 : 1) * head_dim]; query parts are normed and rotated in place */
     const float *k; /* [rows][kv_heads * head_dim] */
     const float *v;
     float *iq;       /* [rows][index_heads * index_dim], normed and rotated in place */
     const float *ik; /* [rows][index_dim] */
-    const float *q_norm, *k_norm, *iq_norm, *ik_norm;
+    const float *q_norm, *k_norm, *iq_norm, *ik_norm; /* the first two NULL: no norm */
     uint8_t *k_cache, *v_cache; /* [slots][kv_heads][context][kv_bytes] */
     float *raw_ring;         /* [slots][ST_QSA_RING][index_dim]; position p is at p mod ST_QSA_RING */
     int32_t *axis_ring;      /* [slots][ST_QSA_RING][3] */
@@ -43,7 +44,8 @@ struct st_qsa {
     size_t kv_bytes;         /* st_kv_row_bytes of head_dim */
     uint32_t *chosen;        /* scratch [rows][budget + ratio]: allowed positions */
     int32_t *chosen_count;   /* scratch [rows]; -1: all positions up to the row's */
-    float *out;              /* [rows][heads * head_dim], gated */
+    float *out;              /* [rows][heads * head_dim] */
+    bool gated;
     enum st_kv_type kv;
     uint32_t heads, kv_heads, head_dim, index_heads, index_dim, context;
     uint32_t budget, ratio; /* ratio 0: dense, no index */

@@ -3,6 +3,7 @@
 #ifndef ST_KERNEL_TABLE_H
 #define ST_KERNEL_TABLE_H
 
+#include "kernel/dense.h"
 #include "kernel/dot.h"
 #include "kernel/gdn.h"
 #include "kernel/moe.h"
@@ -24,6 +25,9 @@
     X(qsa)                                                                                                                \
     X(route)                                                                                                              \
     X(experts)                                                                                                            \
+    X(norm)                                                                                                               \
+    X(swiglu)                                                                                                             \
+    X(add)                                                                                                                \
     X(select)
 
 #define ST_OP_ENUM(name) ST_OP_##name,

@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 
-static const struct st_family *const families[] = {&st_family_qwen4exp};
+static const struct st_family *const families[] = {&st_family_qwen4exp, &st_family_llama};
 
 void *st_bump_take(struct st_bump *b, uint64_t count, uint64_t size)
 {

@@ -90,6 +90,6 @@ enum strata_result st_model_open(const struct st_gguf *g, const struct st_gguf *
                                  struct st_model *out, struct strata_error *err);
 void st_model_close(struct st_model *m);
 
-extern const struct st_family st_family_qwen4exp;
+extern const struct st_family st_family_llama, st_family_qwen4exp;
 
 #endif

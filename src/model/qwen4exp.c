@@ -322,6 +322,7 @@ static void attention_mixer(struct emitter *e, int32_t layer, const struct q4e_l
         .chosen = b->qsa.chosen,
         .chosen_count = b->qsa.chosen_count,
         .out = b->qsa.out,
+        .gated = true,
         .kv = e->at->kv,
         .kv_bytes = unit,
         .heads = h->heads,

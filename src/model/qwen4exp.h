@@ -3,6 +3,7 @@
 #ifndef ST_MODEL_QWEN4EXP_H
 #define ST_MODEL_QWEN4EXP_H
 
+#include "model/load.h"
 #include "model/model.h"
 
 struct q4e_hparams {
@@ -55,8 +56,7 @@ struct q4e_model {
         struct q4e_gated final;
         struct q4e_layer layer;
     } draft;
-    float **owned; /* converted vectors */
-    size_t n_owned, owned_capacity;
+    struct st_owned owned; /* converted vectors */
 };
 
 /* Reads and checks every hyper-parameter (qwen4exp_load.c). */

@@ -14,70 +14,12 @@
 
 enum { LAYERS_MAX = 1024, EXPERTS_MAX = 65536, USED_MAX = 256, STREAMS_MAX = 8, GDN_DIM_MAX = 512, TAPS_MAX = 64 };
 
-/* What the loader carries around: the files, and which of their tensors have been used. */
-struct loader {
-    const struct st_gguf *g;
-    bool *used; /* [n_tensors] */
-    struct q4e_model *m;
-    bool fp32;  /* all weights take FP32 activations */
-    struct strata_error *err;
-};
-
-static enum strata_result range_u32(const struct st_gguf *g, const char *key, uint32_t lo, uint32_t hi, uint32_t *out,
-                                    struct strata_error *err)
-{
-    enum strata_result r = st_gguf_u32(g, key, out, err);
-    if (!r && (*out < lo || *out > hi))
-        r = st_fail(err, STRATA_E_MODEL, "%s: %s is %u, not in %u..%u", g->path, key, *out, lo, hi);
-    return r;
-}
-
-/* A key that may be one number or one per layer; all non-zero entries must agree. */
-static enum strata_result per_layer_u32(const struct st_gguf *g, const char *key, uint32_t hi, uint32_t *out,
-                                        struct strata_error *err)
-{
-    int64_t *v;
-    size_t n;
-    enum strata_result r = st_gguf_ints(g, key, &v, &n, err);
-    if (r)
-        return r;
-    int64_t value = 0;
-    for (size_t i = 0; i < n && !r; i++) {
-        if (v[i] < 0 || v[i] > hi || (value && v[i] && v[i] != value))
-            r = st_fail(err, STRATA_E_MODEL, "%s: %s has entries that differ or are not in 0..%u", g->path, key, hi);
-        value = v[i] ? v[i] : value;
-    }
-    if (!r && value == 0)
-        r = st_fail(err, STRATA_E_MODEL, "%s: %s has no entry above 0", g->path, key);
-    free(v);
-    *out = (uint32_t)value;
-    return r;
-}
-
-static enum strata_result exact_ints(const struct st_gguf *g, const char *key, size_t want, int64_t lo, int64_t hi,
-                                     int64_t **out, struct strata_error *err)
-{
-    size_t n;
-    enum strata_result r = st_gguf_ints(g, key, out, &n, err);
-    if (r)
-        return r;
-    if (n != want)
-        r = st_fail(err, STRATA_E_MODEL, "%s: %s has %zu entries, not %zu", g->path, key, n, want);
-    for (size_t i = 0; i < n && !r; i++)
-        if ((*out)[i] < lo || (*out)[i] > hi)
-            r = st_fail(err, STRATA_E_MODEL, "%s: %s: entry %zu is %lld, not in %lld..%lld", g->path, key, i,
-                        (long long)(*out)[i], (long long)lo, (long long)hi);
-    if (r)
-        free(*out);
-    return r;
-}
-
 static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams *h, struct strata_error *err)
 {
     uint32_t rot;
     double theta;
     int64_t *section;
-    enum strata_result r = range_u32(g, PREFIX "rope.dimension_count", 2, ST_ROT_MAX, &rot, err);
+    enum strata_result r = st_key_u32(g, PREFIX "rope.dimension_count", 2, ST_ROT_MAX, &rot, err);
     if (!r && (rot % 2 || rot > h->head_dim || rot > h->index_dim))
         r = st_fail(err, STRATA_E_MODEL, "%s: rope.dimension_count %u is odd or above a head's %u or the index's %u", g->path,
                     rot, h->head_dim, h->index_dim);
@@ -86,7 +28,7 @@ static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams 
     if (!r && !(theta > 1 && theta < 1e12))
         r = st_fail(err, STRATA_E_MODEL, "%s: rope.freq_base %g is out of range", g->path, theta);
     if (!r)
-        r = exact_ints(g, PREFIX "rope.dimension_sections", 4, 0, rot, &section, err);
+        r = st_key_ints(g, PREFIX "rope.dimension_sections", 4, 0, rot, &section, err);
     if (r)
         return r;
     h->rope.rot = rot;
@@ -100,19 +42,6 @@ static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams 
     return STRATA_OK;
 }
 
-static enum strata_result read_u64s(const struct st_gguf *g, const char *key, size_t n, uint64_t *out,
-                                    struct strata_error *err)
-{
-    int64_t *v;
-    enum strata_result r = exact_ints(g, key, n, 0, INT64_MAX, &v, err);
-    if (r)
-        return r;
-    for (size_t i = 0; i < n; i++)
-        out[i] = (uint64_t)v[i];
-    free(v);
-    return STRATA_OK;
-}
-
 static enum strata_result read_ngram(const struct st_gguf *g, struct q4e_hparams *h, struct strata_error *err)
 {
     h->ngram_layer = UINT32_MAX;
@@ -121,28 +50,28 @@ static enum strata_result read_ngram(const struct st_gguf *g, struct q4e_hparams
     int64_t *layer;
     uint32_t order, reset;
     struct st_ngram_hash *hash = &h->hash;
-    enum strata_result r = exact_ints(g, PREFIX "ple.layers", 1, 0, (int64_t)h->layers - 1, &layer, err);
+    enum strata_result r = st_key_ints(g, PREFIX "ple.layers", 1, 0, (int64_t)h->layers - 1, &layer, err);
     if (r)
         return r;
     h->ngram_layer = (uint32_t)layer[0];
     free(layer);
-    r = range_u32(g, PREFIX "ple.ngram_size", 2, ST_HISTORY + 1, &order, err);
+    r = st_key_u32(g, PREFIX "ple.ngram_size", 2, ST_HISTORY + 1, &order, err);
     if (!r)
-        r = range_u32(g, PREFIX "ple.heads_per_ngram", 1, ST_NGRAM_HEADS, &hash->heads_per_order, err);
+        r = st_key_u32(g, PREFIX "ple.heads_per_ngram", 1, ST_NGRAM_HEADS, &hash->heads_per_order, err);
     if (!r && (hash->heads = hash->heads_per_order * (order - 1)) > ST_NGRAM_HEADS)
         r = st_fail(err, STRATA_E_MODEL, "%s: %u n-gram heads, more than %u", g->path, hash->heads, ST_NGRAM_HEADS);
     if (!r)
-        r = range_u32(g, PREFIX "ple.conv_kernel", 1, TAPS_MAX, &h->ngram_taps, err);
+        r = st_key_u32(g, PREFIX "ple.conv_kernel", 1, TAPS_MAX, &h->ngram_taps, err);
     if (!r)
-        r = range_u32(g, PREFIX "ple.eos_token_id", 0, h->vocabulary - 1, &reset, err);
+        r = st_key_u32(g, PREFIX "ple.eos_token_id", 0, h->vocabulary - 1, &reset, err);
     if (!r)
-        r = range_u32(g, PREFIX "embedding_length_per_layer_input", 1, 65536, &h->ngram_width, err);
+        r = st_key_u32(g, PREFIX "embedding_length_per_layer_input", 1, 65536, &h->ngram_width, err);
     if (!r)
-        r = read_u64s(g, PREFIX "ple.layer_multipliers", order, hash->multiplier, err);
+        r = st_key_u64s(g, PREFIX "ple.layer_multipliers", order, hash->multiplier, err);
     if (!r)
-        r = read_u64s(g, PREFIX "ple.head_offsets", hash->heads, hash->offset, err);
+        r = st_key_u64s(g, PREFIX "ple.head_offsets", hash->heads, hash->offset, err);
     if (!r)
-        r = read_u64s(g, PREFIX "ple.head_vocab_sizes", hash->heads, hash->size, err);
+        r = st_key_u64s(g, PREFIX "ple.head_vocab_sizes", hash->heads, hash->size, err);
     for (uint32_t i = 0; i < hash->heads && !r; i++)
         if (hash->size[i] == 0)
             r = st_fail(err, STRATA_E_MODEL, "%s: ple.head_vocab_sizes: entry %u is 0", g->path, i);
@@ -180,15 +109,15 @@ static enum strata_result read_pattern(const struct st_gguf *g, uint32_t blocks,
 static enum strata_result read_gdn(const struct st_gguf *g, struct q4e_hparams *h, struct strata_error *err)
 {
     uint32_t inner;
-    enum strata_result r = range_u32(g, PREFIX "ssm.conv_kernel", 2, TAPS_MAX, &h->taps, err);
+    enum strata_result r = st_key_u32(g, PREFIX "ssm.conv_kernel", 2, TAPS_MAX, &h->taps, err);
     if (!r)
-        r = range_u32(g, PREFIX "ssm.state_size", 1, GDN_DIM_MAX, &h->key_dim, err);
+        r = st_key_u32(g, PREFIX "ssm.state_size", 1, GDN_DIM_MAX, &h->key_dim, err);
     if (!r)
-        r = range_u32(g, PREFIX "ssm.group_count", 1, 4096, &h->key_heads, err);
+        r = st_key_u32(g, PREFIX "ssm.group_count", 1, 4096, &h->key_heads, err);
     if (!r)
-        r = range_u32(g, PREFIX "ssm.time_step_rank", 1, 4096, &h->value_heads, err);
+        r = st_key_u32(g, PREFIX "ssm.time_step_rank", 1, 4096, &h->value_heads, err);
     if (!r)
-        r = range_u32(g, PREFIX "ssm.inner_size", 1, 1u << 24, &inner, err);
+        r = st_key_u32(g, PREFIX "ssm.inner_size", 1, 1u << 24, &inner, err);
     if (!r && (inner % h->value_heads || inner / h->value_heads > GDN_DIM_MAX || h->value_heads % h->key_heads))
         r = st_fail(err, STRATA_E_MODEL, "%s: ssm: %u value heads do not divide inner size %u, or %u key heads do not divide them",
                     g->path, h->value_heads, inner, h->key_heads);
@@ -200,13 +129,13 @@ static enum strata_result read_gdn(const struct st_gguf *g, struct q4e_hparams *
 static enum strata_result read_attention(const struct st_gguf *g, struct q4e_hparams *h, struct strata_error *err)
 {
     uint32_t value_length;
-    enum strata_result r = per_layer_u32(g, PREFIX "attention.head_count", 65536, &h->heads, err);
+    enum strata_result r = st_key_per_layer(g, PREFIX "attention.head_count", 65536, &h->heads, err);
     if (!r)
-        r = per_layer_u32(g, PREFIX "attention.head_count_kv", 65536, &h->kv_heads, err);
+        r = st_key_per_layer(g, PREFIX "attention.head_count_kv", 65536, &h->kv_heads, err);
     if (!r)
-        r = range_u32(g, PREFIX "attention.key_length", 1, ST_QSA_DIM_MAX, &h->head_dim, err);
+        r = st_key_u32(g, PREFIX "attention.key_length", 1, ST_QSA_DIM_MAX, &h->head_dim, err);
     if (!r)
-        r = range_u32(g, PREFIX "attention.value_length", 1, ST_QSA_DIM_MAX, &value_length, err);
+        r = st_key_u32(g, PREFIX "attention.value_length", 1, ST_QSA_DIM_MAX, &value_length, err);
     if (!r && value_length != h->head_dim)
         r = st_fail(err, STRATA_E_MODEL, "%s: attention.value_length %u differs from key_length %u", g->path, value_length,
                     h->head_dim);
@@ -214,11 +143,11 @@ static enum strata_result read_attention(const struct st_gguf *g, struct q4e_hpa
         r = st_fail(err, STRATA_E_MODEL, "%s: %u query heads do not share %u key heads evenly, %d each at most", g->path,
                     h->heads, h->kv_heads, ST_QSA_GROUP_MAX);
     if (!r)
-        r = range_u32(g, PREFIX "attention.indexer.head_count", 1, 1024, &h->index_heads, err);
+        r = st_key_u32(g, PREFIX "attention.indexer.head_count", 1, 1024, &h->index_heads, err);
     if (!r)
-        r = range_u32(g, PREFIX "attention.indexer.key_length", 1, ST_QSA_DIM_MAX, &h->index_dim, err);
+        r = st_key_u32(g, PREFIX "attention.indexer.key_length", 1, ST_QSA_DIM_MAX, &h->index_dim, err);
     if (!r)
-        r = range_u32(g, PREFIX "attention.indexer.top_k", 1, 1u << 24, &h->index_budget, err);
+        r = st_key_u32(g, PREFIX "attention.indexer.top_k", 1, 1u << 24, &h->index_budget, err);
     return r;
 }
 
@@ -227,7 +156,7 @@ enum strata_result q4e_read_hparams(const struct st_gguf *g, struct q4e_hparams 
 {
     uint32_t blocks;
     double eps;
-    enum strata_result r = range_u32(g, PREFIX "block_count", 1, LAYERS_MAX, &blocks, err);
+    enum strata_result r = st_key_u32(g, PREFIX "block_count", 1, LAYERS_MAX, &blocks, err);
     if (!r)
         r = st_gguf_u32_or(g, PREFIX "nextn_predict_layers", 0, &h->draft_layers, err);
     if (!r && (h->draft_layers > 1 || h->draft_layers > blocks))
@@ -236,13 +165,13 @@ enum strata_result q4e_read_hparams(const struct st_gguf *g, struct q4e_hparams 
     if (r)
         return r;
     h->layers = blocks - h->draft_layers;
-    r = range_u32(g, PREFIX "embedding_length", 1, 1u << 20, &h->hidden, err);
+    r = st_key_u32(g, PREFIX "embedding_length", 1, 1u << 20, &h->hidden, err);
     if (!r)
-        r = range_u32(g, PREFIX "context_length", 1, 1u << 30, &h->context, err);
+        r = st_key_u32(g, PREFIX "context_length", 1, 1u << 30, &h->context, err);
     if (!r)
-        r = range_u32(g, PREFIX "hyper_connection.count", 2, STREAMS_MAX, &h->streams, err);
+        r = st_key_u32(g, PREFIX "hyper_connection.count", 2, STREAMS_MAX, &h->streams, err);
     if (!r)
-        r = range_u32(g, PREFIX "hyper_connection.low_rank", 1, 65536, &h->rank, err);
+        r = st_key_u32(g, PREFIX "hyper_connection.low_rank", 1, 65536, &h->rank, err);
     if (!r)
         r = st_gguf_f64(g, PREFIX "attention.layer_norm_rms_epsilon", &eps, err);
     if (!r && !(eps >= 0 && eps < 1))
@@ -254,13 +183,13 @@ enum strata_result q4e_read_hparams(const struct st_gguf *g, struct q4e_hparams 
     if (!r)
         r = read_gdn(g, h, err);
     if (!r)
-        r = range_u32(g, PREFIX "expert_count", 1, EXPERTS_MAX, &h->experts, err);
+        r = st_key_u32(g, PREFIX "expert_count", 1, EXPERTS_MAX, &h->experts, err);
     if (!r)
-        r = range_u32(g, PREFIX "expert_used_count", 1, h->experts < USED_MAX ? h->experts : USED_MAX, &h->used, err);
+        r = st_key_u32(g, PREFIX "expert_used_count", 1, h->experts < USED_MAX ? h->experts : USED_MAX, &h->used, err);
     if (!r)
-        r = range_u32(g, PREFIX "expert_feed_forward_length", 1, 1u << 20, &h->expert_width, err);
+        r = st_key_u32(g, PREFIX "expert_feed_forward_length", 1, 1u << 20, &h->expert_width, err);
     if (!r)
-        r = range_u32(g, PREFIX "expert_shared_feed_forward_length", 1, 1u << 20, &h->shared_width, err);
+        r = st_key_u32(g, PREFIX "expert_shared_feed_forward_length", 1, 1u << 20, &h->shared_width, err);
     if (!r)
         r = st_gguf_bool_or(g, PREFIX "nextn_hnorm_per_stream", false, &h->draft_norm_per_stream, err);
     if (r)
@@ -269,271 +198,113 @@ enum strata_result q4e_read_hparams(const struct st_gguf *g, struct q4e_hparams 
     return read_pattern(g, blocks, recurrent, err);
 }
 
-/* ---- tensors ---- */
-
-/* Finds a tensor and marks it used; NULL when there is none. */
-static const struct st_gguf_tensor *take(struct loader *l, const char *name)
+static struct q4e_model *q4e(struct st_loader *l)
 {
-    const struct st_gguf_tensor *t = st_gguf_tensor(l->g, name);
-    if (t)
-        l->used[t - l->g->tensors] = true;
-    return t;
+    return l->model;
 }
 
-static enum strata_result missing(struct loader *l, const char *name)
+static enum strata_result gated(struct st_loader *l, uint32_t block, const char *side, struct q4e_gated *out)
 {
-    return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s is missing", l->g->path, name);
-}
-
-static enum strata_result wrong_shape(struct loader *l, const struct st_gguf_tensor *t, uint64_t a, uint64_t b, uint64_t c)
-{
-    return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s has shape {%llu, %llu, %llu, %llu}, not {%llu, %llu, %llu}",
-                   l->g->path, t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
-                   (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], (unsigned long long)a,
-                   (unsigned long long)b, (unsigned long long)c);
-}
-
-/* A vector of count floats in memory of ours, whatever type the file has. */
-static enum strata_result floats(struct loader *l, const char *name, uint64_t count, float **out)
-{
-    const struct st_gguf_tensor *t = take(l, name);
-    if (!t)
-        return missing(l, name);
-    if (st_gguf_elements(t) != count)
-        return wrong_shape(l, t, count, 1, 1);
-    struct q4e_model *m = l->m;
-    if (m->n_owned == m->owned_capacity) {
-        size_t more = m->owned_capacity ? m->owned_capacity * 2 : 256;
-        float **p = realloc(m->owned, more * sizeof *p);
-        if (!p)
-            return st_fail(l->err, STRATA_E_MEMORY, "%s: no memory for tensor %s", l->g->path, name);
-        m->owned = p;
-        m->owned_capacity = more;
-    }
-    float *v = aligned_alloc(64, (count * sizeof *v + 63) & ~(uint64_t)63);
-    if (!v)
-        return st_fail(l->err, STRATA_E_MEMORY, "%s: no memory for tensor %s", l->g->path, name);
-    m->owned[m->n_owned++] = *out = v;
-    st_type_info((int)t->type)->decode(t->data, v, count);
-    for (uint64_t i = 0; i < count; i++)
-        if (!isfinite(v[i]))
-            return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s: element %llu is not a finite number", l->g->path, name,
-                           (unsigned long long)i);
-    return STRATA_OK;
-}
-
-/* A convolution kernel {taps, channels}, turned into [taps][channels]. */
-static enum strata_result conv(struct loader *l, const char *name, uint32_t taps, uint64_t channels, float **out)
-{
-    enum strata_result r = floats(l, name, taps * channels, out);
-    float *turned = r ? NULL : malloc(taps * channels * sizeof *turned);
-    if (r)
-        return r;
-    if (!turned)
-        return st_fail(l->err, STRATA_E_MEMORY, "%s: no memory for tensor %s", l->g->path, name);
-    for (uint64_t c = 0; c < channels; c++)
-        for (uint32_t t = 0; t < taps; t++)
-            turned[t * channels + c] = (*out)[c * taps + t];
-    memcpy(*out, turned, taps * channels * sizeof *turned);
-    free(turned);
-    return STRATA_OK;
-}
-
-/* An optional tensor "<name without .weight>.scale" multiplies the product: one value, or one per expert. */
-static enum strata_result scale_of(struct loader *l, const char *name, uint64_t experts, struct st_weight *w)
-{
-    char scale[96];
-    size_t n = strlen(name);
-    if (n < 7 || n >= sizeof scale || strcmp(name + n - 7, ".weight"))
-        return STRATA_OK;
-    snprintf(scale, sizeof scale, "%.*s.scale", (int)(n - 7), name);
-    const struct st_gguf_tensor *t = st_gguf_tensor(l->g, scale);
-    if (!t)
-        return STRATA_OK;
-    uint64_t count = st_gguf_elements(t);
-    if (count != 1 && count != experts)
-        return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s has %llu values, not 1 or %llu", l->g->path, scale,
-                       (unsigned long long)count, (unsigned long long)experts);
-    float *v = NULL;
-    enum strata_result r = floats(l, scale, count, &v);
-    w->scale = v;
-    w->scale_count = (uint32_t)count;
-    return r;
-}
-
-static void fill(const struct loader *l, struct st_weight *w, const struct st_gguf_tensor *t, uint64_t cols, uint64_t rows, uint64_t skip_rows,
-                 uint64_t rows_per_expert)
-{
-    uint64_t row = st_gguf_row_bytes(t);
-    *w = (struct st_weight){.data = t->data + skip_rows * row,
-                            .type = (int)t->type,
-                            .act = l->fp32 ? ST_ACT_F32 : st_type_info((int)t->type)->act,
-                            .cols = (uint32_t)cols,
-                            .rows = (uint32_t)rows,
-                            .row_bytes = row,
-                            .expert_bytes = rows_per_expert * row};
-}
-
-/* A matrix {cols, rows} or, with experts > 0, {cols, rows, experts}. */
-static enum strata_result matrix(struct loader *l, const char *name, uint64_t cols, uint64_t rows, uint64_t experts,
-                                 struct st_weight *w)
-{
-    const struct st_gguf_tensor *t = take(l, name);
-    if (!t)
-        return missing(l, name);
-    uint64_t depth = experts ? experts : 1;
-    bool vector = rows == 1 && depth == 1 && st_gguf_elements(t) == cols && t->ne[0] == cols;
-    if (!vector && (t->ne[0] != cols || t->ne[1] != rows || t->ne[2] != depth || t->ne[3] != 1))
-        return wrong_shape(l, t, cols, rows, depth);
-    if (rows > UINT32_MAX || cols > UINT32_MAX)
-        return st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: tensor %s has more than 2^32-1 rows", l->g->path, name);
-    fill(l, w, t, cols, rows, 0, rows);
-    return scale_of(l, name, depth, w);
-}
-
-/* Two matrices that a file may hold one above the other in a single tensor. */
-static enum strata_result matrix_pair(struct loader *l, const char *fused, const char *a_name, const char *b_name,
-                                      uint64_t cols, uint64_t a_rows, uint64_t b_rows, uint64_t experts,
-                                      struct st_weight *a, struct st_weight *b)
-{
-    const struct st_gguf_tensor *t = take(l, fused);
-    if (!t) {
-        enum strata_result r = matrix(l, a_name, cols, a_rows, experts, a);
-        return r ? r : matrix(l, b_name, cols, b_rows, experts, b);
-    }
-    uint64_t depth = experts ? experts : 1;
-    if (t->ne[0] != cols || t->ne[1] != a_rows + b_rows || t->ne[2] != depth || t->ne[3] != 1)
-        return wrong_shape(l, t, cols, a_rows + b_rows, depth);
-    fill(l, a, t, cols, a_rows, 0, a_rows + b_rows);
-    fill(l, b, t, cols, b_rows, a_rows, a_rows + b_rows);
-    enum strata_result r = scale_of(l, fused, depth, a);
-    b->scale = a->scale;
-    b->scale_count = a->scale_count;
-    return r;
-}
-
-/* "blk.<block>.<tail>" */
-static const char *block_name(char buffer[96], uint32_t block, const char *tail)
-{
-    snprintf(buffer, 96, "blk.%u.%s", block, tail);
-    return buffer;
-}
-
-static enum strata_result block_floats(struct loader *l, uint32_t block, const char *tail, uint64_t count, float **out)
-{
-    char name[96];
-    return floats(l, block_name(name, block, tail), count, out);
-}
-
-static enum strata_result block_matrix(struct loader *l, uint32_t block, const char *tail, uint64_t cols, uint64_t rows,
-                                       uint64_t experts, struct st_weight *w)
-{
-    char name[96];
-    return matrix(l, block_name(name, block, tail), cols, rows, experts, w);
-}
-
-static enum strata_result gated(struct loader *l, uint32_t block, const char *side, struct q4e_gated *out)
-{
-    const struct q4e_hparams *h = &l->m->h;
+    const struct q4e_hparams *h = &q4e(l)->h;
     uint64_t wide = (uint64_t)h->streams * h->hidden;
     char tail[64], fused[96], down[96], inject[96], up[96];
     snprintf(tail, sizeof tail, "hc_%s_norm.weight", side);
-    enum strata_result r = block_floats(l, block, tail, wide, &out->gamma);
+    enum strata_result r = st_load_block_floats(l, block, tail, wide, &out->gamma);
     snprintf(fused, sizeof fused, "blk.%u.hc_%s_down_inject.weight", block, side);
     snprintf(down, sizeof down, "blk.%u.hc_%s_down.weight", block, side);
     snprintf(inject, sizeof inject, "blk.%u.hc_%s_inject.weight", block, side);
     snprintf(up, sizeof up, "blk.%u.hc_%s_up.weight", block, side);
     if (!r)
-        r = matrix_pair(l, fused, down, inject, wide, h->rank, h->streams, 0, &out->down, &out->inject);
-    return r ? r : matrix(l, up, h->rank, wide, 0, &out->up);
+        r = st_load_pair(l, fused, down, inject, wide, h->rank, h->streams, 0, &out->down, &out->inject);
+    return r ? r : st_load_matrix(l, up, h->rank, wide, 0, &out->up);
 }
 
 /* The contraction at the end: names "<stem>norm.weight" and so on. */
-static enum strata_result contraction(struct loader *l, const char *stem, struct q4e_gated *out)
+static enum strata_result contraction(struct st_loader *l, const char *stem, struct q4e_gated *out)
 {
-    const struct q4e_hparams *h = &l->m->h;
+    const struct q4e_hparams *h = &q4e(l)->h;
     uint64_t wide = (uint64_t)h->streams * h->hidden;
     char name[96];
     snprintf(name, sizeof name, "%snorm.weight", stem);
-    enum strata_result r = floats(l, name, wide, &out->gamma);
+    enum strata_result r = st_load_floats(l, name, wide, &out->gamma);
     snprintf(name, sizeof name, "%sdown.weight", stem);
     if (!r)
-        r = matrix(l, name, wide, h->rank, 0, &out->down);
+        r = st_load_matrix(l, name, wide, h->rank, 0, &out->down);
     snprintf(name, sizeof name, "%sup.weight", stem);
-    return r ? r : matrix(l, name, h->rank, wide, 0, &out->up);
+    return r ? r : st_load_matrix(l, name, h->rank, wide, 0, &out->up);
 }
 
-static enum strata_result recurrent_tensors(struct loader *l, uint32_t b, struct q4e_layer *y)
+static enum strata_result recurrent_tensors(struct st_loader *l, uint32_t b, struct q4e_layer *y)
 {
-    const struct q4e_hparams *h = &l->m->h;
+    const struct q4e_hparams *h = &q4e(l)->h;
     uint64_t inner = (uint64_t)h->value_heads * h->value_dim;
     uint64_t channels = 2ull * h->key_heads * h->key_dim + inner;
     char name[96];
-    enum strata_result r = block_matrix(l, b, "attn_qkv.weight", h->hidden, channels, 0, &y->qkv);
+    enum strata_result r = st_load_block_matrix(l, b, "attn_qkv.weight", h->hidden, channels, 0, &y->qkv);
     if (!r)
-        r = block_matrix(l, b, "attn_gate.weight", h->hidden, inner, 0, &y->gate);
+        r = st_load_block_matrix(l, b, "attn_gate.weight", h->hidden, inner, 0, &y->gate);
     if (!r)
-        r = block_matrix(l, b, "ssm_beta.weight", h->hidden, h->value_heads, 0, &y->beta);
+        r = st_load_block_matrix(l, b, "ssm_beta.weight", h->hidden, h->value_heads, 0, &y->beta);
     if (!r)
-        r = block_matrix(l, b, "ssm_alpha.weight", h->hidden, h->value_heads, 0, &y->alpha);
+        r = st_load_block_matrix(l, b, "ssm_alpha.weight", h->hidden, h->value_heads, 0, &y->alpha);
     if (!r)
-        r = block_floats(l, b, "ssm_a", h->value_heads, &y->ssm_a);
+        r = st_load_block_floats(l, b, "ssm_a", h->value_heads, &y->ssm_a);
     if (!r)
-        r = block_floats(l, b, "ssm_dt.bias", h->value_heads, &y->dt_bias);
+        r = st_load_block_floats(l, b, "ssm_dt.bias", h->value_heads, &y->dt_bias);
     if (!r)
-        r = conv(l, block_name(name, b, "ssm_conv1d.weight"), h->taps, channels, &y->conv);
+        r = st_load_conv(l, st_block_name(name, b, "ssm_conv1d.weight"), h->taps, channels, &y->conv);
     if (!r)
-        r = block_floats(l, b, "ssm_norm.weight", h->value_dim, &y->ssm_norm);
-    return r ? r : block_matrix(l, b, "ssm_out.weight", inner, h->hidden, 0, &y->out);
+        r = st_load_block_floats(l, b, "ssm_norm.weight", h->value_dim, &y->ssm_norm);
+    return r ? r : st_load_block_matrix(l, b, "ssm_out.weight", inner, h->hidden, 0, &y->out);
 }
 
-static enum strata_result attention_tensors(struct loader *l, uint32_t b, struct q4e_layer *y)
+static enum strata_result attention_tensors(struct st_loader *l, uint32_t b, struct q4e_layer *y)
 {
-    const struct q4e_hparams *h = &l->m->h;
+    const struct q4e_hparams *h = &q4e(l)->h;
     uint64_t q = (uint64_t)h->heads * h->head_dim, kv = (uint64_t)h->kv_heads * h->head_dim;
-    enum strata_result r = block_matrix(l, b, "attn_q.weight", h->hidden, 2 * q, 0, &y->q);
+    enum strata_result r = st_load_block_matrix(l, b, "attn_q.weight", h->hidden, 2 * q, 0, &y->q);
     if (!r)
-        r = block_matrix(l, b, "attn_k.weight", h->hidden, kv, 0, &y->k);
+        r = st_load_block_matrix(l, b, "attn_k.weight", h->hidden, kv, 0, &y->k);
     if (!r)
-        r = block_matrix(l, b, "attn_v.weight", h->hidden, kv, 0, &y->v);
+        r = st_load_block_matrix(l, b, "attn_v.weight", h->hidden, kv, 0, &y->v);
     if (!r)
-        r = block_matrix(l, b, "attn_output.weight", q, h->hidden, 0, &y->out);
+        r = st_load_block_matrix(l, b, "attn_output.weight", q, h->hidden, 0, &y->out);
     if (!r)
-        r = block_floats(l, b, "attn_q_norm.weight", h->head_dim, &y->q_norm);
+        r = st_load_block_floats(l, b, "attn_q_norm.weight", h->head_dim, &y->q_norm);
     if (!r)
-        r = block_floats(l, b, "attn_k_norm.weight", h->head_dim, &y->k_norm);
+        r = st_load_block_floats(l, b, "attn_k_norm.weight", h->head_dim, &y->k_norm);
     if (!r)
-        r = block_matrix(l, b, "indexer.q_proj.weight", h->hidden, (uint64_t)h->index_heads * h->index_dim, 0, &y->index_q);
+        r = st_load_block_matrix(l, b, "indexer.q_proj.weight", h->hidden, (uint64_t)h->index_heads * h->index_dim, 0, &y->index_q);
     if (!r)
-        r = block_matrix(l, b, "indexer.k_proj.weight", h->hidden, h->index_dim, 0, &y->index_k);
+        r = st_load_block_matrix(l, b, "indexer.k_proj.weight", h->hidden, h->index_dim, 0, &y->index_k);
     if (!r)
-        r = block_floats(l, b, "indexer.q_norm.weight", h->index_dim, &y->index_q_norm);
-    return r ? r : block_floats(l, b, "indexer.k_norm.weight", h->index_dim, &y->index_k_norm);
+        r = st_load_block_floats(l, b, "indexer.q_norm.weight", h->index_dim, &y->index_q_norm);
+    return r ? r : st_load_block_floats(l, b, "indexer.k_norm.weight", h->index_dim, &y->index_k_norm);
 }
 
-static enum strata_result expert_tensors(struct loader *l, uint32_t b, struct q4e_layer *y)
+static enum strata_result expert_tensors(struct st_loader *l, uint32_t b, struct q4e_layer *y)
 {
-    const struct q4e_hparams *h = &l->m->h;
+    const struct q4e_hparams *h = &q4e(l)->h;
     char fused[96], gate[96], up[96];
-    block_name(fused, b, "ffn_gate_up_exps.weight");
-    block_name(gate, b, "ffn_gate_exps.weight");
-    block_name(up, b, "ffn_up_exps.weight");
-    enum strata_result r = matrix_pair(l, fused, gate, up, h->hidden, h->expert_width, h->expert_width, h->experts,
+    st_block_name(fused, b, "ffn_gate_up_exps.weight");
+    st_block_name(gate, b, "ffn_gate_exps.weight");
+    st_block_name(up, b, "ffn_up_exps.weight");
+    enum strata_result r = st_load_pair(l, fused, gate, up, h->hidden, h->expert_width, h->expert_width, h->experts,
                                        &y->experts_gate, &y->experts_up);
     if (!r)
-        r = block_matrix(l, b, "ffn_down_exps.weight", h->expert_width, h->hidden, h->experts, &y->experts_down);
+        r = st_load_block_matrix(l, b, "ffn_down_exps.weight", h->expert_width, h->hidden, h->experts, &y->experts_down);
     if (!r)
-        r = block_matrix(l, b, "ffn_gate_inp.weight", h->hidden, h->experts, 0, &y->router);
+        r = st_load_block_matrix(l, b, "ffn_gate_inp.weight", h->hidden, h->experts, 0, &y->router);
     if (!r)
-        r = block_matrix(l, b, "ffn_gate_inp_shexp.weight", h->hidden, 1, 0, &y->shared_router);
+        r = st_load_block_matrix(l, b, "ffn_gate_inp_shexp.weight", h->hidden, 1, 0, &y->shared_router);
     if (!r)
-        r = block_matrix(l, b, "ffn_gate_shexp.weight", h->hidden, h->shared_width, 0, &y->shared_gate);
+        r = st_load_block_matrix(l, b, "ffn_gate_shexp.weight", h->hidden, h->shared_width, 0, &y->shared_gate);
     if (!r)
-        r = block_matrix(l, b, "ffn_up_shexp.weight", h->hidden, h->shared_width, 0, &y->shared_up);
-    return r ? r : block_matrix(l, b, "ffn_down_shexp.weight", h->shared_width, h->hidden, 0, &y->shared_down);
+        r = st_load_block_matrix(l, b, "ffn_up_shexp.weight", h->hidden, h->shared_width, 0, &y->shared_up);
+    return r ? r : st_load_block_matrix(l, b, "ffn_down_shexp.weight", h->shared_width, h->hidden, 0, &y->shared_down);
 }
 
-static enum strata_result layer_tensors(struct loader *l, uint32_t b, struct q4e_layer *y)
+static enum strata_result layer_tensors(struct st_loader *l, uint32_t b, struct q4e_layer *y)
 {
     enum strata_result r = gated(l, b, "attn", &y->attn);
     if (!r)
@@ -570,17 +341,17 @@ static enum strata_result ratios(const struct st_gguf *g, struct q4e_model *m, u
     return r;
 }
 
-static enum strata_result ngram_tensors(struct loader *l)
+static enum strata_result ngram_tensors(struct st_loader *l)
 {
-    struct q4e_model *m = l->m;
+    struct q4e_model *m = q4e(l);
     const struct q4e_hparams *h = &m->h;
     if (h->ngram_layer == UINT32_MAX)
         return STRATA_OK;
     const char *name = "per_layer_token_embd.weight";
     const struct st_gguf_tensor *t = st_gguf_tensor(l->g, name);
     if (!t)
-        return missing(l, name);
-    enum strata_result r = matrix(l, name, h->ngram_width, t->ne[1], 0, &m->ngram.table);
+        return st_missing_tensor(l, name);
+    enum strata_result r = st_load_matrix(l, name, h->ngram_width, t->ne[1], 0, &m->ngram.table);
     for (uint32_t i = 0; i < h->hash.heads && !r; i++)
         if (h->hash.offset[i] > t->ne[1] || h->hash.size[i] > t->ne[1] - h->hash.offset[i])
             r = st_fail(l->err, STRATA_E_MODEL, "%s: n-gram head %u reaches past the %llu rows of tensor %s", l->g->path, i,
@@ -589,32 +360,32 @@ static enum strata_result ngram_tensors(struct loader *l)
     uint32_t b = h->ngram_layer;
     char conv_name[96];
     if (!r)
-        r = block_matrix(l, b, "ple_key.weight", in, wide, 0, &m->ngram.key);
+        r = st_load_block_matrix(l, b, "ple_key.weight", in, wide, 0, &m->ngram.key);
     if (!r)
-        r = block_matrix(l, b, "ple_value.weight", in, h->hidden, 0, &m->ngram.value);
+        r = st_load_block_matrix(l, b, "ple_value.weight", in, h->hidden, 0, &m->ngram.value);
     if (!r)
-        r = block_floats(l, b, "ple_norm_key.weight", wide, &m->ngram.norm_key);
+        r = st_load_block_floats(l, b, "ple_norm_key.weight", wide, &m->ngram.norm_key);
     if (!r)
-        r = block_floats(l, b, "ple_norm_query.weight", wide, &m->ngram.norm_query);
+        r = st_load_block_floats(l, b, "ple_norm_query.weight", wide, &m->ngram.norm_query);
     if (!r)
-        r = block_floats(l, b, "ple_norm_conv.weight", wide, &m->ngram.norm_conv);
-    return r ? r : conv(l, block_name(conv_name, b, "ple_conv1d.weight"), h->ngram_taps, wide, &m->ngram.conv);
+        r = st_load_block_floats(l, b, "ple_norm_conv.weight", wide, &m->ngram.norm_conv);
+    return r ? r : st_load_conv(l, st_block_name(conv_name, b, "ple_conv1d.weight"), h->ngram_taps, wide, &m->ngram.conv);
 }
 
 /* Embedding or head: as many rows as the tokenizer has tokens, or as the tensor says in files without a tokenizer. */
-static enum strata_result vocabulary_matrix(struct loader *l, const char *name, uint64_t rows, struct st_weight *w)
+static enum strata_result vocabulary_matrix(struct st_loader *l, const char *name, uint64_t rows, struct st_weight *w)
 {
-    return matrix(l, name, l->m->h.hidden, rows, 0, w);
+    return st_load_matrix(l, name, q4e(l)->h.hidden, rows, 0, w);
 }
 
-static enum strata_result draft_tensors(struct loader *l, uint32_t b)
+static enum strata_result draft_tensors(struct st_loader *l, uint32_t b)
 {
-    struct q4e_model *m = l->m;
+    struct q4e_model *m = q4e(l);
     const struct q4e_hparams *h = &m->h;
     char name[96];
     m->draft.embed = m->embed;
     m->draft.output = m->output;
-    const char *embed[2] = {block_name(name, b, "nextn.embed_tokens.weight"), "token_embd.weight"};
+    const char *embed[2] = {st_block_name(name, b, "nextn.embed_tokens.weight"), "token_embd.weight"};
     enum strata_result r = STRATA_OK;
     bool own_file = l->g->n_tensors && !st_gguf_tensor(l->g, "output_hc_norm.weight");
     for (int i = 0; i < (own_file ? 2 : 1) && !r; i++)
@@ -623,18 +394,18 @@ static enum strata_result draft_tensors(struct loader *l, uint32_t b)
             break;
         }
     char head_name[96];
-    const char *head[2] = {block_name(head_name, b, "nextn.shared_head_head.weight"), "output.weight"};
+    const char *head[2] = {st_block_name(head_name, b, "nextn.shared_head_head.weight"), "output.weight"};
     for (int i = 0; i < (own_file ? 2 : 1) && !r; i++)
         if (st_gguf_tensor(l->g, head[i])) {
             r = vocabulary_matrix(l, head[i], h->vocabulary, &m->draft.output);
             break;
         }
     if (!r)
-        r = block_matrix(l, b, "nextn.eh_proj.weight", 2ull * h->hidden, h->hidden, 0, &m->draft.eh);
+        r = st_load_block_matrix(l, b, "nextn.eh_proj.weight", 2ull * h->hidden, h->hidden, 0, &m->draft.eh);
     if (!r)
-        r = block_floats(l, b, "nextn.enorm.weight", h->hidden, &m->draft.enorm);
+        r = st_load_block_floats(l, b, "nextn.enorm.weight", h->hidden, &m->draft.enorm);
     if (!r)
-        r = block_floats(l, b, "nextn.hnorm.weight", (uint64_t)h->streams * h->hidden, &m->draft.hnorm);
+        r = st_load_block_floats(l, b, "nextn.hnorm.weight", (uint64_t)h->streams * h->hidden, &m->draft.hnorm);
     char stem[64];
     snprintf(stem, sizeof stem, "blk.%u.nextn.hc_head_", b);
     if (!r)
@@ -642,28 +413,9 @@ static enum strata_result draft_tensors(struct loader *l, uint32_t b)
     return r ? r : layer_tensors(l, b, &m->draft.layer);
 }
 
-/* A tensor that nothing here computes with means a model that this program does not know. */
-static enum strata_result leftovers(struct loader *l)
+static enum strata_result open_trunk(struct st_loader *l)
 {
-    for (size_t i = 0; i < l->g->n_tensors; i++) {
-        const char *name = l->g->tensors[i].name;
-        size_t n = strlen(name);
-        if (!l->used[i] && !(n > 12 && !strcmp(name + n - 12, ".input_scale")))
-            return st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: tensor %s is not part of this architecture", l->g->path, name);
-    }
-    return STRATA_OK;
-}
-
-static enum strata_result loader_begin(struct loader *l, const struct st_gguf *g)
-{
-    l->g = g;
-    l->used = calloc(g->n_tensors + 1, sizeof *l->used);
-    return l->used ? STRATA_OK : st_fail(l->err, STRATA_E_MEMORY, "%s: no memory to load tensors", g->path);
-}
-
-static enum strata_result open_trunk(struct loader *l)
-{
-    struct q4e_model *m = l->m;
+    struct q4e_model *m = q4e(l);
     struct q4e_hparams *h = &m->h;
     const struct st_gguf *g = l->g;
     bool *recurrent = NULL;
@@ -672,7 +424,7 @@ static enum strata_result open_trunk(struct loader *l)
         return r;
     const struct st_gguf_tensor *embed = st_gguf_tensor(g, "token_embd.weight");
     if (!embed)
-        r = missing(l, "token_embd.weight");
+        r = st_missing_tensor(l, "token_embd.weight");
     else if (embed->ne[1] > INT32_MAX)
         r = st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: token_embd.weight has more than 2^31-1 rows", g->path);
     else
@@ -699,10 +451,10 @@ static enum strata_result open_trunk(struct loader *l)
         r = layer_tensors(l, i, &m->layer[i]);
     if (!r && h->draft_layers)
         r = draft_tensors(l, h->layers);
-    return r ? r : leftovers(l);
+    return r ? r : st_loader_end(l);
 }
 
-static enum strata_result same(struct loader *l, const char *what, uint32_t draft, uint32_t trunk)
+static enum strata_result same(struct st_loader *l, const char *what, uint32_t draft, uint32_t trunk)
 {
     return draft == trunk ? STRATA_OK
                           : st_fail(l->err, STRATA_E_MODEL, "%s: the draft layer has %s %u, the model %u", l->g->path, what,
@@ -710,9 +462,9 @@ static enum strata_result same(struct loader *l, const char *what, uint32_t draf
 }
 
 /* A draft layer in a file of its own: its sizes must be the trunk's. */
-static enum strata_result open_draft(struct loader *l)
+static enum strata_result open_draft(struct st_loader *l)
 {
-    struct q4e_model *m = l->m;
+    struct q4e_model *m = q4e(l);
     struct q4e_hparams d = {0};
     bool *recurrent = NULL;
     enum strata_result r = q4e_read_hparams(l->g, &d, &recurrent, l->err);
@@ -749,7 +501,7 @@ static enum strata_result open_draft(struct loader *l)
     r = ratios(l->g, m, d.layers + 1, true, l->err);
     if (!r)
         r = draft_tensors(l, d.layers);
-    return r ? r : leftovers(l);
+    return r ? r : st_loader_end(l);
 }
 
 enum strata_result q4e_open(struct st_model *out, const struct st_model_options *o, struct strata_error *err)
@@ -758,14 +510,14 @@ enum strata_result q4e_open(struct st_model *out, const struct st_model_options 
     if (!m)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for the model", out->gguf->path);
     out->data = m;
-    struct loader l = {.m = m, .fp32 = o->fp32, .err = err};
-    enum strata_result r = loader_begin(&l, out->gguf);
+    struct st_loader l = {.owned = &m->owned, .model = m, .fp32 = o->fp32, .err = err};
+    enum strata_result r = st_loader_begin(&l, out->gguf);
     if (!r)
         r = open_trunk(&l);
     free(l.used);
     l.used = NULL;
     if (!r && out->draft_gguf) {
-        r = loader_begin(&l, out->draft_gguf);
+        r = st_loader_begin(&l, out->draft_gguf);
         if (!r)
             r = open_draft(&l);
         free(l.used);
@@ -782,9 +534,7 @@ void q4e_close(struct st_model *model)
     struct q4e_model *m = model->data;
     if (!m)
         return;
-    for (size_t i = 0; i < m->n_owned; i++)
-        free(m->owned[i]);
-    free(m->owned);
+    st_owned_free(&m->owned);
     free(m->layer);
     free(m);
     model->data = NULL;

@@ -19,12 +19,18 @@ static void rotation(const struct st_rope *rope, const int32_t axis[3], float *c
 
 static void rotate(const struct st_rope *rope, const float *cs, float *x)
 {
-    uint32_t half = rope->rot / 2;
+    uint32_t half = rope->rot / 2, step = rope->neighbours ? 2 : 1, apart = rope->neighbours ? 1 : half;
     for (uint32_t i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half], c = cs[2 * i], s = cs[2 * i + 1];
-        x[i] = a * c - b * s;
-        x[i + half] = b * c + a * s;
+        float *p = x + step * i, a = p[0], b = p[apart], c = cs[2 * i], s = cs[2 * i + 1];
+        p[0] = a * c - b * s;
+        p[apart] = b * c + a * s;
     }
+}
+
+/* One head's query, followed by its gate if there is one. */
+static float *query(const struct st_qsa *a, size_t r, size_t h)
+{
+    return a->q + (r * a->heads + h) * (a->gated ? 2 : 1) * a->head_dim;
 }
 
 /* Where the stored rows of (slot, key head) begin, in rows. */
@@ -38,7 +44,10 @@ static void store_key_value(const struct st_qsa *a, size_t r, size_t g, const fl
     size_t dim = a->head_dim, in = (r * a->kv_heads + g) * dim;
     size_t at = (cache_row(a, r, g) + (size_t)a->rows->pos[r]) * a->kv_bytes;
     float key[ST_QSA_DIM_MAX];
-    st_vec_rms_norm(key, a->k + in, a->k_norm, dim, a->eps);
+    if (a->k_norm)
+        st_vec_rms_norm(key, a->k + in, a->k_norm, dim, a->eps);
+    else
+        memcpy(key, a->k + in, dim * sizeof *key);
     rotate(a->rope, cs, key);
     st_kv_store(a->kv, a->k_cache + at, key, dim);
     st_kv_store(a->kv, a->v_cache + at, a->v + in, dim);
@@ -92,8 +101,9 @@ static void prepare(const struct st_qsa *a, const struct st_worker *w)
             rotation(a->rope, a->rows->axis + 3 * r, cs);
         cs_row = r;
         if (h < heads) {
-            float *q = a->q + (r * heads + h) * 2 * a->head_dim;
-            st_vec_rms_norm(q, q, a->q_norm, a->head_dim, a->eps);
+            float *q = query(a, r, h);
+            if (a->q_norm)
+                st_vec_rms_norm(q, q, a->q_norm, a->head_dim, a->eps);
             rotate(a->rope, cs, q);
         } else if (h < heads + a->kv_heads) {
             store_key_value(a, r, h - heads, cs);
@@ -238,17 +248,16 @@ static void attend(const struct st_qsa *a, const struct company *c, const struct
         for (size_t i = 0; i < c->count; i++) {
             size_t own = positions(a, c->first + i), mine = own <= t0 ? 0 : own - t0 < n ? own - t0 : n;
             for (size_t h = 0; h < c->heads && mine; h++)
-                take_tile(a->q + ((c->first + i) * a->heads + c->g * group + c->h0 + h) * 2 * dim, s, i * c->heads + h, mine,
-                          dim, scale);
+                take_tile(query(a, c->first + i, c->g * group + c->h0 + h), s, i * c->heads + h, mine, dim, scale);
         }
     }
     for (size_t i = 0; i < c->count; i++)
         for (size_t h = 0; h < c->heads; h++) {
-            size_t head = (c->first + i) * a->heads + c->g * group + c->h0 + h, state = i * c->heads + h;
-            const float *gate = a->q + head * 2 * dim + dim, *acc = s->acc + state * dim;
-            float *out = a->out + head * dim, inverse = 1.0f / s->sum[state];
+            size_t r = c->first + i, head = c->g * group + c->h0 + h, state = i * c->heads + h;
+            const float *gate = query(a, r, head) + dim, *acc = s->acc + state * dim;
+            float *out = a->out + (r * a->heads + head) * dim, inverse = 1.0f / s->sum[state];
             for (size_t d = 0; d < dim; d++)
-                out[d] = acc[d] * inverse * st_sigmoidf(gate[d]);
+                out[d] = a->gated ? acc[d] * inverse * st_sigmoidf(gate[d]) : acc[d] * inverse;
         }
 }
 
