@@ -204,8 +204,8 @@ INLINE int st_dot4(uint a, uint b, int c)
                               defined(__gfx1036__) || defined(__gfx10_3_generic__))
     return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
 #else
-    return c + (char)a * (char)b + (char)(a >> 8) * (char)(b >> 8) + (char)(a >> 16) * (char)(b >> 16) +
-           (char)(a >> 24) * (char)(b >> 24);
+    return c + (signed char)a * (signed char)b + (signed char)(a >> 8) * (signed char)(b >> 8) +
+           (signed char)(a >> 16) * (signed char)(b >> 16) + (signed char)(a >> 24) * (signed char)(b >> 24);
 #endif
 }
 

@@ -1,0 +1,229 @@
+/* The C form of the GPU kernel families, on host memory: what the GPU kernels are compared with, and what simulated devices
+ * run on the CPU. Products come from a dot table, so that the same code runs as reference and fast. */
+#include "kernel/gpu_launch.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernel/exact_math.h"
+#include "kernel/gpu/layout.h"
+
+static void *at(union st_arg a)
+{
+    return (void *)(uintptr_t)a.p;
+}
+
+/* ---- norm ---- */
+
+enum { ITEMS = 256 };
+
+/* The sum of squares in the order of norm.cl: 256 strided sums, butterflies of 32, eight sums ascending. */
+static float sum_of_squares(const float *x, uint32_t n)
+{
+    float sum[ITEMS] = {0}, total = 0.0f;
+    for (uint32_t i = 0; i < n; i++)
+        sum[i % ITEMS] = fmaf(x[i], x[i], sum[i % ITEMS]);
+    for (int part = 0; part < ITEMS; part += 32) {
+        float *v = sum + part;
+        for (int mask = 16; mask > 0; mask /= 2)
+            for (int j = 0; j < mask; j++)
+                v[j] = v[j] + v[j + mask];
+        total = part == 0 ? v[0] : total + v[0];
+    }
+    return total;
+}
+
+static void norm_row(float *y, const float *x, const float *gamma, uint32_t n, uint32_t group, uint32_t gammas, float eps)
+{
+    for (uint32_t start = 0; start < n; start += group) {
+        const float inverse = 1.0f / sqrtf(sum_of_squares(x + start, group) / (float)group + eps);
+        for (uint32_t i = start; i < start + group; i++)
+            y[i] = x[i] * inverse * gamma[i % gammas];
+    }
+}
+
+/* One row of x to one row of the GPU's layout, by way of the CPU's. */
+static void quantize_row(enum st_act act, uint8_t *to, const float *x, uint32_t n)
+{
+    const uint32_t part = act == ST_ACT_Q8 ? 32 : 256;
+    float d, s;
+    int16_t sums[16];
+    for (uint32_t i = 0; i < n; i += part) {
+        struct st_act_row row = {.q = (int8_t *)to + i, .d = &d, .s = &s, .sums = sums};
+        st_act_quantize(act, x + i, part, &row);
+        memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SCALES(n) + i / 8 : ST_Q8K_SCALES(n) + i / 64), &d, 4);
+        for (uint32_t b = 0; b < part / 32; b++) {
+            int32_t sum = sums[2 * b] + sums[2 * b + 1];
+            memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SUMS(n) : ST_Q8K_SUMS(n)) + (i / 32 + b) * 4, &sum, 4);
+        }
+    }
+    if (act == ST_ACT_Q8)
+        for (uint32_t e = 0; e < n; e++)
+            to[ST_Q8_TRANSPOSED(n) + e / 16 * 16 + e % 4 * 4 + e / 4 % 4] = to[e];
+}
+
+static void norm(enum st_act act, const uint32_t grid[3], const union st_arg *args)
+{
+    const union st_arg *a = args + (act == ST_ACT_F32 ? 0 : 1);
+    const uint32_t n = a[3].i;
+    for (uint32_t r = 0; r < grid[1]; r++) {
+        float *y = (float *)at(args[0]) + (size_t)r * n;
+        norm_row(y, (const float *)at(a[1]) + (size_t)r * n, at(a[2]), n, a[4].i, a[5].i, a[6].f);
+        if (act != ST_ACT_F32)
+            quantize_row(act, (uint8_t *)at(args[1]) + (size_t)r * (act == ST_ACT_Q8 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n)), y, n);
+    }
+}
+
+static void quantize(enum st_act act, const uint32_t grid[3], const union st_arg *args)
+{
+    const uint32_t n = args[2].i;
+    for (uint32_t r = 0; r < grid[1]; r++)
+        quantize_row(act, (uint8_t *)at(args[0]) + (size_t)r * (act == ST_ACT_Q8 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n)),
+                     (const float *)at(args[1]) + (size_t)r * n, n);
+}
+
+/* ---- products ---- */
+
+
+static size_t row_bytes(int type, uint32_t n)
+{
+    const struct st_type_info *info = st_type_info(type);
+    return (size_t)n / info->block_elems * info->block_bytes;
+}
+
+/* y[0 .. rows) = w . x for one activation row in the GPU's layout, which has no sums of 16. */
+static void product_row(const struct st_dot_table *dot, int type, float *y, const uint8_t *w, uint32_t rows, const uint8_t *x,
+                        uint32_t n)
+{
+    int16_t sums[ST_GPU_COLUMNS / 16];
+    struct st_act_row row = {.q = (int8_t *)(uintptr_t)x, .sums = sums};
+    row.d = (float *)(uintptr_t)(x + (st_type_info(type)->act == ST_ACT_Q8 ? ST_Q8_SCALES(n) : ST_Q8K_SCALES(n)));
+    for (uint32_t t = 0; t < n / 16; t++) {
+        sums[t] = 0;
+        for (int j = 0; j < 16; j++)
+            sums[t] = (int16_t)(sums[t] + row.q[16 * t + (uint32_t)j]);
+    }
+    dot->rows[type](y, w, row_bytes(type, n), (int)rows, &row, 1, rows, n);
+}
+
+static void matvec(const struct st_dot_table *dot, int type, const union st_arg *args)
+{
+    const uint32_t n = args[3].i, rows = args[4].i, count = args[5].i, ldy = args[6].i;
+    const size_t stride = st_type_info(type)->act == ST_ACT_Q8 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n);
+    for (uint32_t m = 0; m < count; m++)
+        product_row(dot, type, (float *)at(args[0]) + (size_t)m * ldy, at(args[1]), rows,
+                    (const uint8_t *)at(args[2]) + m * stride, n);
+}
+
+enum { STRIP = 64 }; /* rows of gate and up that are computed before they are joined */
+
+static void experts(const struct st_dot_table *dot, int type, bool down, const uint32_t grid[3], const union st_arg *args)
+{
+    const struct st_expert_job *jobs = at(args[2]);
+    const uint32_t n = args[4].i, rows = args[5].i, ldy = args[6].i;
+    for (uint32_t j = 0; j < grid[1]; j++)
+        for (uint32_t m = 0; m < jobs[j].count; m++) {
+            const uint32_t place = jobs[j].place[m];
+            const uint8_t *x = (const uint8_t *)at(args[3]) + (size_t)(down ? place : jobs[j].row[m]) * ST_Q8_STRIDE(n);
+            float *y = (float *)at(args[0]) + (size_t)place * ldy;
+            const uint64_t base = args[1].p;
+            if (down) {
+                product_row(dot, type, y, (const uint8_t *)(uintptr_t)(base + jobs[j].down), rows, x, n);
+                continue;
+            }
+            for (uint32_t r = 0; r < rows; r += STRIP) {
+                const uint32_t strip = rows - r < STRIP ? rows - r : STRIP;
+                const size_t skip = r * row_bytes(type, n);
+                float gate[STRIP], up[STRIP];
+                product_row(dot, type, gate, (const uint8_t *)(uintptr_t)(base + jobs[j].gate) + skip, strip, x, n);
+                product_row(dot, type, up, (const uint8_t *)(uintptr_t)(base + jobs[j].up) + skip, strip, x, n);
+                for (uint32_t i = 0; i < strip; i++)
+                    y[r + i] = st_siluf(gate[i]) * up[i];
+            }
+        }
+}
+
+/* ---- all ---- */
+
+static void read_words(const uint32_t grid[3], const union st_arg *args)
+{
+    uint32_t *out = at(args[0]);
+    const uint32_t *from = at(args[1]);
+    memset(out, 0, (size_t)grid[0] * ITEMS * 4);
+    for (uint64_t i = 0; i < args[2].l; i++)
+        for (int k = 0; k < 4; k++)
+            out[i / (4 * ITEMS) * ITEMS + i % ITEMS] ^= from[4 * i + (uint64_t)k];
+}
+
+bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel, const uint32_t grid[3], const union st_arg *args)
+{
+    switch (kernel) {
+    case ST_GPU_EMPTY:
+        return true;
+    case ST_GPU_COPY:
+        memcpy(at(args[0]), at(args[1]), args[2].l * 16);
+        return true;
+    case ST_GPU_READ:
+        read_words(grid, args);
+        return true;
+    case ST_GPU_NORM:
+        norm(ST_ACT_F32, grid, args);
+        return true;
+    case ST_GPU_NORM_Q8:
+        norm(ST_ACT_Q8, grid, args);
+        return true;
+    case ST_GPU_NORM_Q8K:
+        norm(ST_ACT_Q8K, grid, args);
+        return true;
+    case ST_GPU_QUANT_Q8:
+        quantize(ST_ACT_Q8, grid, args);
+        return true;
+    case ST_GPU_QUANT_Q8K:
+        quantize(ST_ACT_Q8K, grid, args);
+        return true;
+    case ST_GPU_MV_Q8_0_1:
+    case ST_GPU_MV_Q8_0_4:
+    case ST_GPU_MV_Q8_0_8:
+        matvec(dot, ST_TYPE_Q8_0, args);
+        return true;
+    case ST_GPU_MV_Q2_0_1:
+    case ST_GPU_MV_Q2_0_4:
+    case ST_GPU_MV_Q2_0_8:
+        matvec(dot, ST_TYPE_Q2_0, args);
+        return true;
+    case ST_GPU_MV_IQ4_NL_1:
+    case ST_GPU_MV_IQ4_NL_4:
+    case ST_GPU_MV_IQ4_NL_8:
+        matvec(dot, ST_TYPE_IQ4_NL, args);
+        return true;
+    case ST_GPU_MV_Q4_K_1:
+    case ST_GPU_MV_Q4_K_4:
+    case ST_GPU_MV_Q4_K_8:
+        matvec(dot, ST_TYPE_Q4_K, args);
+        return true;
+    case ST_GPU_GATE_UP_Q8_0_1:
+    case ST_GPU_GATE_UP_Q8_0_4:
+    case ST_GPU_GATE_UP_Q8_0_8:
+        experts(dot, ST_TYPE_Q8_0, false, grid, args);
+        return true;
+    case ST_GPU_GATE_UP_Q2_0_1:
+    case ST_GPU_GATE_UP_Q2_0_4:
+    case ST_GPU_GATE_UP_Q2_0_8:
+        experts(dot, ST_TYPE_Q2_0, false, grid, args);
+        return true;
+    case ST_GPU_DOWN_Q8_0_1:
+    case ST_GPU_DOWN_Q8_0_4:
+    case ST_GPU_DOWN_Q8_0_8:
+        experts(dot, ST_TYPE_Q8_0, true, grid, args);
+        return true;
+    case ST_GPU_DOWN_Q2_0_1:
+    case ST_GPU_DOWN_Q2_0_4:
+    case ST_GPU_DOWN_Q2_0_8:
+        experts(dot, ST_TYPE_Q2_0, true, grid, args);
+        return true;
+    case ST_GPU_DIALECT:
+    case ST_GPU_KERNEL_COUNT:
+        break;
+    }
+    return false;
+}
