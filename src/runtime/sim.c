@@ -249,9 +249,12 @@ static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_de
     snprintf(out->uuid, sizeof out->uuid, "%s", s->uuid);
     snprintf(out->driver, sizeof out->driver, "simulated, executor %s", rt->cpu ? "cpu" : "fibers");
     snprintf(out->unusable, sizeof out->unusable, "%s", s->unusable);
+    snprintf(out->images, sizeof out->images, "%s", s->images);
+    out->memory_rate = (uint64_t)s->bandwidth;
+    out->link_rate = (uint64_t)s->link;
     out->features = ST_FEATURE_SIMULATED | ST_FEATURE_WAIT_VALUE | (s->no_graphs ? 0 : ST_FEATURE_GRAPHS) |
                     (s->no_peer ? 0 : ST_FEATURE_PEER) | (s->no_mapping ? 0 : ST_FEATURE_HOST_MAPPED) |
-                    (s->integrated ? ST_FEATURE_INTEGRATED : 0) | (s->display ? ST_FEATURE_DISPLAY : 0);
+                    (s->generic ? ST_FEATURE_GENERIC : 0) | (s->integrated ? ST_FEATURE_INTEGRATED : 0) | (s->display ? ST_FEATURE_DISPLAY : 0);
     return STRATA_OK;
 }
 

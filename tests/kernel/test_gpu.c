@@ -1,0 +1,111 @@
+/* Every GPU kernel against its C reference on every kind of device that this machine has: simulated ones with waves of 32 and
+ * 64 lanes (fibers) and on the CPU's tables, a CPU behind OpenCL, and real cards. STRATA_TEST_SEED repeats a run. */
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernel/gpu/host.h"
+#include "runtime/fibers.h"
+#include "runtime/selftest.h"
+
+static uint64_t seed(void)
+{
+    const char *text = getenv("STRATA_TEST_SEED");
+    return text ? strtoull(text, NULL, 10) : (uint64_t)time(NULL);
+}
+
+static void show(void *arg, const struct st_selftest_case *c)
+{
+    if (c->fault)
+        printf("# %s: %s: %s: %s\n", (const char *)arg, c->family, c->shape, c->fault);
+}
+
+/* Opens devices by name and runs the self-test on each that can be opened; returns how many that were. */
+static int run(const char *devices, const char *executor, bool required)
+{
+    struct st_device_options options = {.devices = devices, .executor = executor};
+    struct st_devices *set;
+    struct strata_error err = {0};
+    enum strata_result r = st_devices_open(&options, &set, &err);
+    if (r != STRATA_OK && required)
+        fail_msg("%s: %s", devices, err.text);
+    if (r != STRATA_OK)
+        printf("# %s: %s\n", devices, err.text);
+    int ran = 0;
+    for (int i = 0; r == STRATA_OK && i < set->chosen_count; i++) {
+        struct st_device *dev;
+        struct st_selftest_result result;
+        uint64_t s = seed();
+        assert_ok(st_device_open(set, set->chosen[i], NULL, &dev, &err), &err);
+        printf("# %s: %s, %s, %u lanes, seed %llu\n", dev->name, dev->info.model, dev->info.driver, dev->info.lanes,
+               (unsigned long long)s);
+        struct st_selftest_options test = {.seed = s, .report = show, .arg = dev->name};
+        assert_ok(st_selftest(dev, &test, &result, &err), &err);
+        printf("# %s: %d cases\n", dev->name, result.cases);
+        assert_true(result.cases > 100);
+        assert_int_equal(result.failed, 0);
+        st_device_close(dev);
+        ran++;
+    }
+    st_devices_close(set);
+    return ran;
+}
+
+static void kernels_on_fibers_with_32_lanes_give_the_reference_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(run("sim:gfx1100:1G", "fibers", true), 1);
+}
+
+static void kernels_on_fibers_with_64_lanes_give_the_reference_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(run("sim:gfx90a:1G", "fibers", true), 1);
+}
+
+static void the_cpu_tables_behind_a_simulated_device_give_the_reference_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(run("sim:sm_80:1G", "cpu", true), 1);
+}
+
+static void a_cpu_behind_opencl_gives_the_reference_bits(void **state)
+{
+    (void)state;
+    if (run("opencl:0", NULL, false) == 0)
+        skip();
+}
+
+static void the_cards_of_this_machine_give_the_reference_bits(void **state)
+{
+    (void)state;
+    if (run("auto", NULL, true) == 0)
+        skip();
+}
+
+static void every_kernel_exists_for_the_host_in_both_widths(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ST_GPU_KERNEL_COUNT; i++) {
+        if (!st_host_kernel_32(st_gpu_kernels[i].name) || !st_host_kernel_64(st_gpu_kernels[i].name))
+            fail_msg("%s is not in host_kernels.h", st_gpu_kernels[i].name);
+    }
+    assert_null(st_host_kernel_32("st_nothing"));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_kernel_exists_for_the_host_in_both_widths),
+    cmocka_unit_test(kernels_on_fibers_with_32_lanes_give_the_reference_bits),
+    cmocka_unit_test(kernels_on_fibers_with_64_lanes_give_the_reference_bits),
+    cmocka_unit_test(the_cpu_tables_behind_a_simulated_device_give_the_reference_bits),
+    cmocka_unit_test(a_cpu_behind_opencl_gives_the_reference_bits),
+    cmocka_unit_test(the_cards_of_this_machine_give_the_reference_bits),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
