@@ -14,6 +14,7 @@ enum {
     SESSIONS_MAX = 256,
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least WINDOW_ROWS */
     WINDOW_ROWS = 8,
+    NGRAM_CACHE_ROWS = 1 << 16,
 };
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
@@ -68,6 +69,11 @@ static void take_rows(struct strata_engine *e, struct st_bump *b)
                            .span = st_bump_take(b, n + 1, sizeof(int32_t)),
                            .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
                            .embd_row = st_bump_take(b, n, 1)};
+    if (e->ngram.hash) {
+        e->rows.ngram = st_ngram_io_data(e->ngram_io);
+        e->rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
+        e->ngram_rows = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint64_t));
+    }
 }
 
 /* Lays everything out from base; NULL only counts. *bytes: what the layout takes. */
@@ -98,6 +104,25 @@ static enum strata_result lay_out(struct strata_engine *e, uint8_t *base, uint64
     return r;
 }
 
+/* The table of n-grams, if the model has one: rows are fetched by the pass. */
+static enum strata_result open_ngram(struct strata_engine *e, struct strata_error *err)
+{
+    if (!e->bound.family->ngram)
+        return STRATA_OK;
+    e->bound.family->ngram(&e->bound, &e->ngram);
+    if (!e->ngram.hash)
+        return STRATA_OK;
+    const struct st_gguf_shard *shard = &e->model->gguf->shards[e->ngram.tensor->shard];
+    struct st_ngram_source source = {.path = shard->path,
+                                     .fd = shard->map.fd,
+                                     .offset = e->ngram.tensor->offset,
+                                     .map = e->ngram.tensor->data,
+                                     .rows = e->ngram.tensor->ne[1],
+                                     .row_bytes = (uint32_t)e->ngram.table->row_bytes};
+    return st_ngram_io_create(&source, (size_t)e->placement.rows * e->ngram.hash->heads, NGRAM_CACHE_ROWS, true,
+                              &e->ngram_io, err);
+}
+
 static enum strata_result place(struct strata_engine *e, struct strata_error *err)
 {
     const struct strata_engine_options *o = &e->options;
@@ -109,7 +134,9 @@ static enum strata_result place(struct strata_engine *e, struct strata_error *er
                                          .rows = rows,
                                          .out_rows = out < rows ? (uint32_t)out : rows,
                                          .kv = kv_type(o->kv)};
-    enum strata_result r = lay_out(e, NULL, &e->arena_bytes, err);
+    enum strata_result r = open_ngram(e, err);
+    if (!r)
+        r = lay_out(e, NULL, &e->arena_bytes, err);
     if (r)
         return r;
     if (e->arena_bytes > SIZE_MAX / 2 || !(e->arena = aligned_alloc(64, e->arena_bytes)))
@@ -171,6 +198,7 @@ void strata_engine_free(struct strata_engine *e)
     st_team_free(e->team);
     st_program_free(&e->trunk);
     st_program_free(&e->draft);
+    st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
     free(e->mtp_path);
@@ -201,26 +229,46 @@ static void run_stretch(void *arg, struct st_worker *w)
     }
 }
 
-/* Runs a program; with residuals set, stops after each layer to copy the residual of this pass's rows. */
-static void run_program(struct strata_engine *e, const struct st_program *p, float *residuals, size_t first_row,
-                        size_t all_rows)
+/* Asks for the n-gram rows of the pass. */
+static enum strata_result begin_ngram(struct strata_engine *e, struct strata_error *err)
 {
+    const struct st_rows *rows = &e->rows;
+    uint32_t heads = e->ngram.hash->heads;
+    for (size_t i = 0; i < (size_t)rows->n; i++)
+        st_ngram_rows(e->ngram.hash, rows->token[i], rows->history + i * ST_HISTORY, e->ngram_rows + i * heads);
+    return st_ngram_io_begin(e->ngram_io, e->ngram_rows, (size_t)rows->n * heads, rows->ngram_index, err);
+}
+
+/* Runs the trunk; n-gram rows are awaited where they are needed, layers before that run meanwhile. With residuals set,
+ * stops after each layer to copy the residual of this pass's rows. */
+static enum strata_result run_trunk(struct strata_engine *e, float *residuals, size_t first_row, size_t all_rows,
+                                    struct strata_error *err)
+{
+    const struct st_program *p = &e->trunk;
     struct stretch s = {.kernels = &e->kernels, .commands = p->commands};
     size_t wide = e->dims.wide, n = (size_t)e->rows.n;
-    if (!residuals) {
-        s.to = p->n_commands;
-        st_team_run(e->team, run_stretch, &s);
-        return;
-    }
-    while (s.from < p->n_commands) {
+    enum strata_result r = e->ngram_io ? begin_ngram(e, err) : STRATA_OK;
+    while (s.from < p->n_commands && !r) {
         int32_t layer = p->commands[s.from].layer;
-        for (s.to = s.from; s.to < p->n_commands && p->commands[s.to].layer == layer; s.to++)
+        if (p->commands[s.from].op == ST_OP_ngram_gather)
+            r = st_ngram_io_finish(e->ngram_io, err);
+        for (s.to = s.from + 1; s.to < p->n_commands && p->commands[s.to].op != ST_OP_ngram_gather &&
+                                !(residuals && p->commands[s.to].layer != layer);
+             s.to++)
             ;
-        st_team_run(e->team, run_stretch, &s);
-        if (layer >= 0)
+        if (!r)
+            st_team_run(e->team, run_stretch, &s);
+        if (residuals && layer >= 0)
             memcpy(residuals + ((size_t)layer * all_rows + first_row) * wide, p->wide, n * wide * sizeof(float));
         s.from = s.to;
     }
+    return r;
+}
+
+static void run_draft(struct strata_engine *e)
+{
+    struct stretch s = {.kernels = &e->kernels, .commands = e->draft.commands, .to = e->draft.n_commands};
+    st_team_run(e->team, run_stretch, &s);
 }
 
 static void text_axis(int32_t *axis, int32_t at)
@@ -259,9 +307,9 @@ static enum strata_result check_ids(const struct strata_engine *e, const int32_t
     return STRATA_OK;
 }
 
-/* One pass over in's rows [from, from + n). */
-static void pass(struct strata_session *s, const struct st_input *in, const struct st_output *out, size_t from, size_t n,
-                 bool want)
+/* One pass over in's rows [from, from + n). After a failure the session's state is between two tokens, so it is reset. */
+static enum strata_result pass(struct strata_session *s, const struct st_input *in, const struct st_output *out, size_t from,
+                               size_t n, bool want, struct strata_error *err)
 {
     struct strata_engine *e = s->engine;
     struct st_rows *rows = &e->rows;
@@ -285,9 +333,13 @@ static void pass(struct strata_session *s, const struct st_input *in, const stru
     rows->n_out = 0;
     for (size_t i = out->all_logits ? 0 : n - 1; i < n && want; i++)
         rows->out[rows->n_out++] = (int32_t)i;
-    run_program(e, &e->trunk, out->residuals, from, in->count);
-    s->count += (uint32_t)n;
     e->logits_of = NULL;
+    enum strata_result r = run_trunk(e, out->residuals, from, in->count, err);
+    if (r) {
+        strata_session_reset(s);
+        return r;
+    }
+    s->count += (uint32_t)n;
     if (want && out->logits)
         memcpy(out->logits + (out->all_logits ? from : 0) * vocabulary, e->trunk.logits,
                (size_t)rows->n_out * vocabulary * sizeof(float));
@@ -295,6 +347,7 @@ static void pass(struct strata_session *s, const struct st_input *in, const stru
         e->logits_of = s;
     if (out->wide)
         memcpy(out->wide + from * wide, e->trunk.wide, n * wide * sizeof(float));
+    return STRATA_OK;
 }
 
 enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
@@ -311,11 +364,11 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
     size_t chunk = e->options.prefill;
     if (out->all_logits && chunk > e->placement.out_rows)
         chunk = e->placement.out_rows;
-    for (size_t from = 0; from < in->count; from += chunk) {
+    for (size_t from = 0; from < in->count && !r; from += chunk) {
         size_t n = in->count - from < chunk ? in->count - from : chunk;
-        pass(s, in, out, from, n, out->all_logits || from + n == in->count);
+        r = pass(s, in, out, from, n, out->all_logits || from + n == in->count, err);
     }
-    return STRATA_OK;
+    return r;
 }
 
 enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
@@ -344,7 +397,7 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
         set_rows(e, n);
         rows->n_out = logits ? (int32_t)n : 0;
         memcpy(e->draft.wide_in, wide + from * width, n * width * sizeof(float));
-        run_program(e, &e->draft, NULL, 0, 0);
+        run_draft(e);
         if (logits)
             memcpy(logits + from * vocabulary, e->draft.logits, n * vocabulary * sizeof(float));
         if (wide_out)

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "engine/ngram_io.h"
 #include "model/model.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -32,6 +33,9 @@ struct strata_engine {
     struct st_program trunk, draft; /* draft has no commands when there is no draft layer */
     uint8_t *arena;                 /* everything that the programs point at: one allocation */
     uint64_t arena_bytes;
+    struct st_ngram_table ngram;
+    struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
+    uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
     bool *slot_used;
     const struct strata_session *logits_of; /* whose last logits lie in trunk.logits row 0, or NULL */
 };

@@ -19,12 +19,13 @@ struct st_ngram_hash {
 /* Row numbers [heads] of one token. history: ids before it, nearest first, -1 where there is none. */
 void st_ngram_rows(const struct st_ngram_hash *h, int32_t token, const int32_t *history, uint64_t *out);
 
-/* e[r] = the row's table rows one after the other, decoded. */
+/* e[r] = the row's table rows one after the other, decoded from what the engine has fetched (rows->ngram). */
 struct st_ngram_gather {
     const struct st_rows *rows;
-    const struct st_ngram_hash *hash;
-    const struct st_weight *table; /* [rows][width] */
-    float *e;                      /* [rows][heads * width] */
+    int type; /* of the table's rows */
+    size_t row_bytes;
+    uint32_t heads, width;
+    float *e; /* [rows][heads * width] */
 };
 
 /* key = norm(key) per stream, qry = norm(R) per stream, s = key . qry / sqrt(hidden), compressed by sign * sqrt(max(|s|,

@@ -30,6 +30,8 @@ struct st_rows {
     int32_t *out;     /* [n_out] row numbers, ascending */
     int32_t *span;    /* [n_spans + 1] first row of each run of rows of one slot, then n */
     float *embd;      /* [n][hidden] input embeddings, used by rows with embd_row set */
+    const uint8_t *ngram;  /* fetched rows of the n-gram table, encoded, one after the other */
+    uint32_t *ngram_index; /* [n][heads] which of them each head takes */
     uint8_t *embd_row; /* [n] 1: the row's input is embd, not the token's embedding */
 };
 

@@ -74,11 +74,19 @@ struct st_model_options {
     int draft_norm_per_stream; /* -1: as the file says; 0 or 1 */
 };
 
+/* An n-gram table whose rows the engine fetches for every pass. */
+struct st_ngram_table {
+    const struct st_ngram_hash *hash; /* NULL: the model has no such table */
+    const struct st_weight *table;
+    const struct st_gguf_tensor *tensor; /* where the table lies */
+};
+
 struct st_family {
     const char *architecture; /* general.architecture */
     enum strata_result (*open)(struct st_model *m, const struct st_model_options *o, struct strata_error *err);
     void (*close)(struct st_model *m);
     void (*dims)(const struct st_model *m, struct st_model_dims *out);
+    void (*ngram)(const struct st_model *m, struct st_ngram_table *out); /* NULL: no family member has one */
     /* Lays the pass out. state and scratch may be counting; p starts zeroed. rows is only pointed at. */
     enum strata_result (*place)(const struct st_model *m, enum st_part part, const struct st_placement *placement,
                                 const struct st_rows *rows, struct st_bump *state, struct st_bump *scratch,

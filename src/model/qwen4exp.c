@@ -38,7 +38,6 @@ struct buffers {
     } draft;
     float *r_out, *m_out;
     struct st_rope *rope;
-    struct st_ngram_hash *hash;
 };
 
 /* What one emission carries around. */
@@ -112,11 +111,8 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->moe.routing = st_bump_take(s, 1, sizeof *b->moe.routing);
     take_acts(s, b->acts, n, max_u64(max_u64(wide, inner), max_u64(q, ngram_in)));
     b->rope = st_bump_take(s, 1, sizeof *b->rope);
-    b->hash = st_bump_take(s, 1, sizeof *b->hash);
     if (b->rope)
         *b->rope = h->rope;
-    if (b->hash)
-        *b->hash = h->hash;
     uint64_t mark = s->used;
     if (part == ST_PART_DRAFT) {
         e->p->wide_in = take_floats(s, n, wide);
@@ -234,7 +230,12 @@ static void ngram(struct emitter *e, int32_t layer)
     struct buffers *b = &e->b;
     uint64_t wide = (uint64_t)h->streams * h->hidden, ring = (uint64_t)(h->ngram_taps - 1) * h->hash.order;
     st_program_add(e->p, ST_OP_ngram_gather, layer)->u.ngram_gather =
-        (struct st_ngram_gather){.rows = e->rows, .hash = b->hash, .table = &m->ngram.table, .e = b->ngram.e};
+        (struct st_ngram_gather){.rows = e->rows,
+                                 .type = m->ngram.table.type,
+                                 .row_bytes = m->ngram.table.row_bytes,
+                                 .heads = h->hash.heads,
+                                 .width = h->ngram_width,
+                                 .e = b->ngram.e};
     struct st_products *p = products(e, layer, b->ngram.e);
     product(p, &m->ngram.key, b->ngram.key);
     product(p, &m->ngram.value, b->ngram.value);
@@ -469,5 +470,19 @@ static void dims(const struct st_model *model, struct st_model_dims *out)
                                   .draft = m->h.draft_layers > 0};
 }
 
-const struct st_family st_family_qwen4exp = {
-    .architecture = "qwen4exp", .open = q4e_open, .close = q4e_close, .dims = dims, .place = q4e_place};
+static void ngram_table(const struct st_model *model, struct st_ngram_table *out)
+{
+    const struct q4e_model *m = model->data;
+    *out = (struct st_ngram_table){0};
+    if (m->h.ngram_layer != UINT32_MAX)
+        *out = (struct st_ngram_table){.hash = &m->h.hash,
+                                       .table = &m->ngram.table,
+                                       .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE)};
+}
+
+const struct st_family st_family_qwen4exp = {.architecture = "qwen4exp",
+                                             .open = q4e_open,
+                                             .close = q4e_close,
+                                             .dims = dims,
+                                             .ngram = ngram_table,
+                                             .place = q4e_place};

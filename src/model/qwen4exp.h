@@ -6,6 +6,8 @@
 #include "model/load.h"
 #include "model/model.h"
 
+#define Q4E_NGRAM_TABLE "per_layer_token_embd.weight"
+
 struct q4e_hparams {
     uint32_t layers, hidden, vocabulary, context;
     uint32_t streams, rank;

@@ -347,7 +347,7 @@ static enum strata_result ngram_tensors(struct st_loader *l)
     const struct q4e_hparams *h = &m->h;
     if (h->ngram_layer == UINT32_MAX)
         return STRATA_OK;
-    const char *name = "per_layer_token_embd.weight";
+    const char *name = Q4E_NGRAM_TABLE;
     const struct st_gguf_tensor *t = st_gguf_tensor(l->g, name);
     if (!t)
         return st_missing_tensor(l, name);

@@ -28,6 +28,7 @@ struct pass {
 /* Table entries that also write down what routing and selection chose. */
 static struct {
     struct st_kernels real;
+    const struct st_ngram_hash *hash;
     const struct st_rows *rows;
     struct pass *to;
 } record;
@@ -67,7 +68,7 @@ static void record_gather(const struct st_kernels *k, const struct st_ngram_gath
 {
     record.real.ngram_gather(k, a, w);
     for (int32_t r = 0; w->index == 0 && r < a->rows->n; r++)
-        st_ngram_rows(a->hash, a->rows->token[r], a->rows->history + r * ST_HISTORY, record.to->ngram[a->rows->pos[r]]);
+        st_ngram_rows(record.hash, a->rows->token[r], a->rows->history + r * ST_HISTORY, record.to->ngram[a->rows->pos[r]]);
 }
 
 struct test {
@@ -102,6 +103,7 @@ static void compute(const struct test *t, struct strata_engine *e, size_t step, 
     struct strata_session *s;
     record.real = e->kernels;
     record.rows = &e->rows;
+    record.hash = e->ngram.hash;
     record.to = p;
     e->kernels.route = record_route;
     e->kernels.qsa = record_qsa;

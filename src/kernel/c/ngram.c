@@ -11,16 +11,11 @@ enum { CHANNELS_AT_ONCE = 256 };
 void ST_K(st_ngram_gather)(const struct st_kernels *k, const struct st_ngram_gather *a, struct st_worker *w)
 {
     (void)k;
-    const struct st_type_info *type = st_type_info(a->table->type);
-    size_t width = a->table->cols, from, to;
-    st_share(w, (size_t)a->rows->n, 1, &from, &to);
-    for (size_t r = from; r < to; r++) {
-        uint64_t row[ST_NGRAM_HEADS];
-        st_ngram_rows(a->hash, a->rows->token[r], a->rows->history + r * ST_HISTORY, row);
-        for (uint32_t h = 0; h < a->hash->heads; h++)
-            type->decode((const uint8_t *)a->table->data + row[h] * a->table->row_bytes,
-                         a->e + (r * a->hash->heads + h) * width, width);
-    }
+    const struct st_type_info *type = st_type_info(a->type);
+    size_t from, to;
+    st_share(w, (size_t)a->rows->n * a->heads, 1, &from, &to);
+    for (size_t u = from; u < to; u++)
+        type->decode(a->rows->ngram + a->rows->ngram_index[u] * a->row_bytes, a->e + u * a->width, a->width);
 }
 
 /* Gate, value and norm of one (row, stream): leaves gv in key and its norm in z. */
