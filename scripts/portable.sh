@@ -4,11 +4,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build-portable
 [ -f $dir/build.ninja ] || meson setup $dir -Dportable=true
-ninja -C $dir src/cli/all >/dev/null 2>&1 || ninja -C $dir
+mapfile -t programs < <(ninja -C $dir -t targets all | sed -n 's#^\(src/cli/strata\(-device\)\?\):.*#\1#p')
+ninja -C $dir "${programs[@]}"
 bad=0
-for program in strata strata-device; do
-    file=$dir/src/cli/$program
-    [ -x "$file" ] || continue
+for program in "${programs[@]}"; do
+    file=$dir/$program
     extra=$(ldd "$file" | awk '{print $1}' |
         grep -Ev '^(linux-vdso|libc|libm|libdl|libpthread|librt|libresolv)\.so|ld-linux' || true)
     if [ -n "$extra" ]; then

@@ -7,6 +7,8 @@ int st_cmd_run(int argc, char **argv);
 int st_cmd_chat(int argc, char **argv);
 int st_cmd_tokenize(int argc, char **argv);
 int st_cmd_logits(int argc, char **argv);
+int st_cmd_perplexity(int argc, char **argv);
+int st_cmd_bench(int argc, char **argv);
 int st_cmd_convert(int argc, char **argv);
 int st_cmd_devices(int argc, char **argv);
 int st_cmd_inspect(int argc, char **argv);

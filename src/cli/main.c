@@ -20,6 +20,8 @@ static const struct command commands[] = {
     {"serve", st_cmd_serve, "HTTP APIs and a page in the browser"},
     {"tokenize", st_cmd_tokenize, "text to token ids and back"},
     {"logits", st_cmd_logits, "logits and residuals of given tokens, as a file"},
+    {"perplexity", st_cmd_perplexity, "how well a model predicts a text, and KL against a saved base"},
+    {"bench", st_cmd_bench, "tokens per second"},
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
     {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
     {"devices", st_cmd_devices, "devices of this machine, which are used and why"},

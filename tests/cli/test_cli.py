@@ -1,4 +1,5 @@
 """The command line as a user meets it: help, exit codes, one-line messages, no half-written output."""
+import json
 import os
 import re
 import stat
@@ -19,6 +20,8 @@ WITH_INPUT = {
     "chat": lambda path: ["chat", "-m", path],
     "tokenize": lambda path: ["tokenize", "-m", path, "-p", "hello"],
     "logits": lambda path: ["logits", "-m", path, "--ids", file("ids.txt", b"1 2 3"), "--out", output("logits")],
+    "perplexity": lambda path: ["perplexity", "-m", path, "-f", file("text.txt", b"hello"), "--save-base", output("base")],
+    "bench": lambda path: ["bench", "-m", path],
     "inspect": lambda path: ["inspect", path],
     "quantize": lambda path: ["quantize", path, output("quantize"), "Q8_0"],
     "convert": lambda path: ["convert", path, "-o", output("convert")],
@@ -227,7 +230,6 @@ def run_gives_text_and_the_closing_line():
 
 @test
 def run_json_holds_ids_end_and_log_probabilities():
-    import json
     code, out, err = strata("run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "4", "--json", "--logprobs", "3")
     answer = json.loads(out)
     assert code == 0 and len(answer["ids"]) == 4 and answer["end"] == "length", err
@@ -247,7 +249,6 @@ def the_same_seed_gives_the_same_text_and_another_one_another():
 
 @test
 def a_ban_by_bias_keeps_a_token_away():
-    import json
     call = ["run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "1", "--json"]
     first = json.loads(strata(*call)[1])["ids"][0]
     second = json.loads(strata(*call, "--logit-bias", f"{first}=-inf")[1])["ids"][0]
@@ -278,7 +279,6 @@ def chat_keeps_the_conversation_and_obeys_commands():
 
 @test
 def logits_are_written_whole_and_hold_what_was_asked_for():
-    import json
     target = os.path.join(FOLDER.name, "logits.safetensors")
     ids = file("ids.json", b"[1, 2, 3, 4, 5]")
     code, out, err = strata("logits", "-m", model(), "--ids", ids, "--out", target, "--layers")
@@ -291,6 +291,41 @@ def logits_are_written_whole_and_hold_what_was_asked_for():
     assert stat.S_IMODE(os.stat(target).st_mode) == 0o644
     refused(1, ["logits", "-m", model(), "--ids", ids, "--out", "/nonexistent/x"], "/nonexistent/x")
     refused(1, ["logits", "-m", model(), "--ids", ids], "--out")
+
+
+@test
+def perplexity_of_a_saved_base_against_itself_is_the_same_and_diverges_by_nothing():
+    text = file("long.txt", b"The quick brown fox jumps over the lazy dog. " * 20)
+    base = os.path.join(FOLDER.name, "base.safetensors")
+    call = ["perplexity", "-m", model(), "-f", text, "-c", "32", "--chunks", "3", "--json"]
+    code, out, err = strata(*call, "--save-base", base)
+    first = json.loads(out)
+    assert code == 0 and first["tokens"] == 3 * 15 and first["perplexity"] > 1, err
+    code, out, err = strata(*call, "--base", base)
+    second = json.loads(out)
+    assert code == 0 and second["perplexity"] == first["perplexity"], err
+    assert second["base"]["kl_max"] < 1e-6 and second["base"]["same_top_percent"] == 100
+    other = file("other.txt", b"Another text altogether, long enough for three chunks of it. " * 20)
+    call[4] = other
+    code, _, err = strata(*call, "--base", base)
+    assert code == 1 and b"other tokens" in err, err
+    refused(1, ["perplexity", "-m", model(), "-f", file("short.txt", b"short")], "less than one chunk")
+
+
+@test
+def bench_prints_the_tests_that_were_asked_for():
+    call = ["bench", "-m", model(), "-p", "8,0", "-n", "2", "-d", "0,4", "-r", "2"]
+    code, out, err = strata(*call)
+    rows = [line.split("|") for line in out.decode().splitlines()[2:]]
+    assert code == 0 and [row[6].strip() for row in rows] == ["pp8", "tg2", "pp8 @ d4", "tg2 @ d4"], (out, err)
+    code, out, _ = strata(*call, "-o", "json")
+    tests = json.loads(out)
+    assert [t["test"] for t in tests] == ["pp8", "tg2", "pp8 @ d4", "tg2 @ d4"]
+    assert all(len(t["samples_ts"]) == 2 and t["avg_ts"] > 0 for t in tests)
+    code, out, _ = strata(*call, "-o", "csv")
+    lines = out.decode().splitlines()
+    assert code == 0 and len(lines) == 5 and lines[0].startswith("build_commit,"), lines
+    refused(1, ["bench", "-m", model(), "-p", "8,x"], "-p", "8,x")
 
 
 @test
