@@ -14,10 +14,9 @@
 ST_RUNTIMES(X)
 #undef X
 #define X(name) &st_runtime_##name,
-static const struct st_runtime *const all_runtimes[] = {ST_RUNTIMES(X)};
+static const struct st_runtime *const all_runtimes[] = {ST_RUNTIMES(X) NULL};
 #undef X
-enum { RUNTIME_COUNT = sizeof all_runtimes / sizeof all_runtimes[0] };
-_Static_assert((int)RUNTIME_COUNT <= (int)ST_MAX_RUNTIMES, "room for every runtime");
+_Static_assert(sizeof all_runtimes / sizeof all_runtimes[0] <= (size_t)ST_MAX_RUNTIMES + 1, "room for every runtime");
 
 static void say(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *out, size_t size, const char *fmt, ...)
@@ -274,8 +273,8 @@ static enum strata_result no_such_device(const struct st_devices *set, const str
         }
     }
     char known[128] = "auto, cpu";
-    for (int i = 0; i < RUNTIME_COUNT; i++)
-        say(known + strlen(known), sizeof known - strlen(known), ", %s:N", all_runtimes[i]->name);
+    for (int i = 0; set->tables[i]; i++)
+        say(known + strlen(known), sizeof known - strlen(known), ", %s:N", set->tables[i]->name);
     return st_fail(err, STRATA_E_ARGUMENT, "%.*s: not the name of a device (%s)", item->length, item->text, known);
 }
 
@@ -328,8 +327,9 @@ enum strata_result st_devices_open(const struct st_device_options *options, stru
     bool automatic = is_automatic(devices);
     set->check = options->check;
     set->images = options->images ? options->images : &st_images_builtin;
-    for (int i = 0; i < RUNTIME_COUNT; i++) {
-        const struct st_runtime *table = all_runtimes[i];
+    set->tables = options->runtimes ? options->runtimes : all_runtimes;
+    for (int i = 0; set->tables[i] && i < ST_MAX_RUNTIMES; i++) {
+        const struct st_runtime *table = set->tables[i];
         bool wanted = table->image == ST_IMAGE_BUILTIN
                           ? named_runtime(devices, table->name)
                           : automatic || options->list_all || named_runtime(devices, table->name);

@@ -31,6 +31,7 @@ struct st_device_options {
         const char *runtime, *path;
     } libraries[ST_MAX_RUNTIMES];
     const struct st_image_set *images; /* NULL: this build's */
+    const struct st_runtime *const *runtimes; /* ends with NULL, at most ST_MAX_RUNTIMES; NULL: this build's */
     bool list_all;                     /* open every runtime, also those that devices does not name */
 };
 
@@ -60,6 +61,7 @@ struct st_devices {
     bool cpu; /* the CPU is named (or devices is "auto") */
     enum st_check check;
     const struct st_image_set *images;
+    const struct st_runtime *const *tables; /* of the runtimes that were looked at, ends with NULL */
 };
 
 /* Opens runtimes, lists their devices, chooses. A runtime that is missing or a device that cannot be used is a line
