@@ -102,18 +102,18 @@ static double bits(const struct st_type_info *info)
     return 8.0 * info->block_bytes / info->block_elems;
 }
 
-/* wanted, or what comes next to it for rows of n elements. F32 always fits. */
+/* wanted, or for rows of n elements that it does not divide the first with no fewer bits of the types with short blocks. */
 static const struct st_type_info *fitting(const struct st_type_info *wanted, uint64_t n)
 {
+    static const int short_blocks[] = {ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q5_1, ST_TYPE_Q8_0};
     if (n % wanted->block_elems == 0)
         return wanted;
-    const struct st_type_info *best = st_type_info(ST_TYPE_F32);
-    for (int id = 0; id < ST_TYPE_COUNT; id++) {
-        const struct st_type_info *info = st_type_info(id);
-        if (info && info->encode && n % info->block_elems == 0 && bits(info) >= bits(wanted) && bits(info) <= bits(best))
-            best = info;
+    for (size_t i = 0; i < sizeof short_blocks / sizeof short_blocks[0]; i++) {
+        const struct st_type_info *info = st_type_info(short_blocks[i]);
+        if (n % info->block_elems == 0 && bits(info) >= bits(wanted))
+            return info;
     }
-    return best;
+    return st_type_info(ST_TYPE_BF16);
 }
 
 static bool stays(const struct st_gguf_tensor *t)

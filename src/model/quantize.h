@@ -21,9 +21,9 @@ struct st_quantize_options {
     void *user;
 };
 
-/* Vectors, routers (ffn_gate_inp) and convolution kernels keep their type unless a rule names them. A row that cannot hold
- * the blocks of its type gets the smallest type with an encoder that fits and has no fewer bits (spec/gguf-and-quants.md 2).
- * Shards are joined to one file. Values that are not finite are refused. out appears whole or not at all. */
+/* Vectors, routers (ffn_gate_inp) and convolution kernels keep their type unless a rule names them. Rows that the blocks of
+ * their type do not divide get the first of Q2_0, IQ4_NL, Q5_1, Q8_0 and BF16 that fits and has no fewer bits. Shards are
+ * joined to one file. Values that are not finite are refused. out appears whole or not at all. */
 enum strata_result st_quantize(const struct st_quantize_options *options, struct strata_error *err);
 
 #endif
