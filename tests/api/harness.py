@@ -32,7 +32,8 @@ class Server:
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(script or SCRIPT, f)
             command += ["--script", path]
-        self.process = subprocess.Popen(command + ["--port", "0", *args], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command + ["--port", "0", *args], stderr=subprocess.PIPE, text=True,
+                                        env={k: v for k, v in os.environ.items() if not k.startswith("STRATA_")})
         self.log = []
         self.port = 0
         for line in self.process.stderr:
