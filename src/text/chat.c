@@ -1,13 +1,14 @@
-/* Rendered conversations, plain ChatML, and encoding them. */
+/* Rendered conversations: by the model's template or as plain ChatML; and encoding them. */
 #include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
-#include "base/utf8.h"
+#include "text/jinja.h"
 
 struct st_chat {
+    struct st_jinja *program; /* NULL: plain ChatML */
     char *bos, *eos;
 };
 
@@ -118,16 +119,19 @@ enum strata_result st_chat_create(const char *template_text, size_t size, const 
                                   struct st_chat **out, struct strata_error *err)
 {
     *out = NULL;
-    if (template_text && size > 0 && st_utf8_invalid(template_text, size) != size)
-        return st_fail(err, STRATA_E_FORMAT, "chat template is not valid UTF-8");
     struct st_chat *chat = calloc(1, sizeof *chat);
     if (!chat)
         return st_fail(err, STRATA_E_MEMORY, "no memory for a chat form");
     chat->bos = copy_text(bos);
     chat->eos = copy_text(eos);
-    if ((bos && !chat->bos) || (eos && !chat->eos)) {
+    enum strata_result r = STRATA_OK;
+    if ((bos && !chat->bos) || (eos && !chat->eos))
+        r = st_fail(err, STRATA_E_MEMORY, "no memory for a chat form");
+    else if (template_text)
+        r = st_jinja_compile(template_text, size, &chat->program, err);
+    if (r != STRATA_OK) {
         st_chat_free(chat);
-        return st_fail(err, STRATA_E_MEMORY, "no memory for a chat form");
+        return r;
     }
     *out = chat;
     return STRATA_OK;
@@ -137,9 +141,37 @@ void st_chat_free(struct st_chat *chat)
 {
     if (!chat)
         return;
+    st_jinja_free(chat->program);
     free(chat->bos);
     free(chat->eos);
     free(chat);
+}
+
+/* The variables of a template: what callers of templates always give, then the members of options, then the messages; of
+ * two with the same name the later one counts. */
+static enum strata_result render_template(const struct st_chat *chat, const json_t *messages, const json_t *options,
+                                          struct st_rendered *out, struct strata_error *err)
+{
+    size_t n = 0;
+    struct st_jinja_variable *list = calloc(json_object_size(options) + 6, sizeof *list);
+    json_t *yes = json_true(), *nothing = json_null(); /* both are static in jansson */
+    if (!list)
+        return st_fail(err, STRATA_E_MEMORY, "chat: no memory for %zu options", json_object_size(options));
+    list[n++] = (struct st_jinja_variable){.name = "add_generation_prompt", .json = yes};
+    list[n++] = (struct st_jinja_variable){.name = "tools", .json = nothing};
+    list[n++] = (struct st_jinja_variable){.name = "documents", .json = nothing};
+    if (chat->bos)
+        list[n++] = (struct st_jinja_variable){.name = "bos_token", .template_text = chat->bos};
+    if (chat->eos)
+        list[n++] = (struct st_jinja_variable){.name = "eos_token", .template_text = chat->eos};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)options, key, value)
+        list[n++] = (struct st_jinja_variable){.name = key, .json = value};
+    list[n++] = (struct st_jinja_variable){.name = "messages", .json = messages};
+    enum strata_result r = st_jinja_render(chat->program, list, n, NULL, time(NULL), out, err);
+    free(list);
+    return r;
 }
 
 enum strata_result st_chat_render(const struct st_chat *chat, const json_t *messages, const json_t *options,
@@ -150,11 +182,11 @@ enum strata_result st_chat_render(const struct st_chat *chat, const json_t *mess
         return st_fail(err, STRATA_E_ARGUMENT, "messages is not an array");
     if (options && !json_is_object(options))
         return st_fail(err, STRATA_E_ARGUMENT, "chat options are not an object");
-    const json_t *generation = options ? json_object_get(options, "add_generation_prompt") : NULL;
-    (void)chat;
+    if (chat->program)
+        return render_template(chat, messages, options, out, err);
     enum strata_result r = st_rendered_add(out, "", 0, true, err);
     if (r == STRATA_OK)
-        r = render_chatml(messages, !json_is_false(generation), out, err);
+        r = render_chatml(messages, !json_is_false(json_object_get(options, "add_generation_prompt")), out, err);
     if (r != STRATA_OK)
         st_rendered_free(out);
     return r;

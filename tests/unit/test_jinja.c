@@ -49,7 +49,13 @@ static void templates_render_as_jinja_does(void **state)
             fail_msg("%s: no variables or no expected text", name);
         struct strata_error err;
         struct st_rendered got;
+        char *file = NULL;
+        if (n && text[0] == '@') {
+            text[n] = 0;
+            text = file = fixture_read(text + 1, &n);
+        }
         enum strata_result r = render(text, n, variables, NULL, &got, &err);
+        free(file);
         bool good = json_is_null(want) ? r != STRATA_OK && strstr(err.text, "line ") != NULL
                                        : r == STRATA_OK && got.size == json_string_length(want) &&
                                              memcmp(got.text, json_string_value(want), got.size) == 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Renders tests/unit/data/jinja_cases.txt with Jinja and prints the results as JSON: name -> text, or null for an error.
+A case is a line "=== name", a line with its variables as JSON, and the template, or "@file" for that file's content.
 
 The committed jinja_expected.json is the output of
     TZ=UTC python3 tests/unit/data/jinja_expect.py tests/unit/data/jinja_cases.txt
@@ -9,6 +10,7 @@ generation block that renders its body.
 """
 import datetime
 import json
+import os
 import sys
 
 import jinja2
@@ -61,6 +63,8 @@ def main():
     environment.globals["strftime_now"] = strftime_now
     results = {}
     for name, variables, template in read_cases(sys.argv[1]):
+        if template.startswith("@"):
+            template = open(os.path.join(os.path.dirname(sys.argv[1]), template[1:]), encoding="utf-8").read()
         try:
             results[name] = environment.from_string(template).render(**variables)
         except Exception as problem:  # any failure of a template is an expected result
