@@ -109,22 +109,29 @@ static inline void fixture_worker(void *arg, struct st_worker *w)
     st_command_run(r->kernels, r->command, w);
 }
 
-/* Runs one command of an instruction set's table on a fresh team of threads workers. */
-static inline void run_command_on(const char *level, const struct st_command *c, int threads, size_t scratch)
+/* Runs one command of an instruction set's table. */
+static inline void run_on_team(const char *level, const struct st_command *c, struct st_team *team)
+{
+    struct strata_error err;
+    struct st_kernels k;
+    assert_ok(st_kernels_choose(level, &k, &err), &err);
+    st_team_run(team, fixture_worker, &(struct fixture_run){&k, c});
+}
+
+static inline struct st_team *fixture_team(int threads, size_t scratch)
 {
     struct strata_error err;
     struct st_team *team;
-    struct st_kernels k;
-    assert_ok(st_kernels_choose(level, &k, &err), &err);
     assert_ok(st_team_create(threads, scratch, &team, &err), &err);
-    struct fixture_run r = {&k, c};
-    st_team_run(team, fixture_worker, &r);
-    st_team_free(team);
+    return team;
 }
 
+/* Runs one command of the C table on a team of its own. */
 static inline void run_command(const struct st_command *c, int threads, size_t scratch)
 {
-    run_command_on("c", c, threads, scratch);
+    struct st_team *team = fixture_team(threads, scratch);
+    run_on_team("c", c, team);
+    st_team_free(team);
 }
 
 #endif
