@@ -150,7 +150,8 @@ def build_source(options):
                 lines.append(expand(os.path.join(os.path.dirname(path), include.group(1))) if include else line)
         return ''.join(lines)
 
-    text = '#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source)
+    # Drivers that compile with clang define the macros of their target, but their OpenCL C is not ours for that target.
+    text = '#undef __NVPTX__\n#undef __AMDGCN__\n#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source)
     with open(options.depfile, 'w') as f:
         f.write('%s: %s\n' % (options.out, ' '.join(read)))
     return text.encode() + b'\0'
