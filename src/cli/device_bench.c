@@ -6,6 +6,10 @@
 #include <string.h>
 
 #include "cli/options.h"
+#include "format/quant.h"
+#include "kernel/gpu_copy.h"
+#include "kernel/gpu_experts.h"
+#include "kernel/gpu_products.h"
 
 static void print_measured(const struct st_device *dev)
 {
@@ -25,25 +29,319 @@ static void print_measured(const struct st_device *dev)
     printf("  memory taken by driver and kernels     %8.1f MiB\n", (double)dev->driver_bytes / (1 << 20));
 }
 
-static enum strata_result bench(struct st_devices *devices, int found, struct strata_error *err)
+/* ---- kernels ---- */
+
+enum {
+    BIG_READ =
+        16
+        << 20, /* a launch that reads as much is measured against the memory, a smaller one against an empty launch */
+    COLUMNS = 2560,
+    EXPERT_ROWS = 640,
+    MOST_JOBS = 64,
+    MOST_LAUNCHES = 2048,
+    REPLAYS = 5,
+};
+
+struct bench {
+    struct st_device *dev;
+    struct st_event *from, *to;
+    st_addr weights, x, y, jobs;
+    uint64_t weight_bytes; /* what launches rotate through */
+    double copy_rate;      /* of a copy as large as half of the weights */
+    bool tiles;            /* every tile size instead of the default */
+};
+
+/* One product as it is asked for; launch i of a stretch reads other weights than launch i - 1. */
+struct product {
+    enum { MATVEC, GATE_UP, DOWN } family;
+    int type;
+    uint32_t n, rows, count; /* count: activation rows, for experts those of every job */
+    uint32_t n_jobs;
+    uint32_t tile;
+    uint64_t bytes; /* weights of one launch */
+};
+
+static const char *const family_names[] = {"product", "gate+up", "down"};
+
+static enum strata_result make_launch(const struct bench *b, const struct product *p, uint32_t i,
+                                      struct st_gpu_launch *out, struct strata_error *err)
+{
+    uint64_t places = b->weight_bytes / p->bytes, at = i % places * p->bytes;
+    if (p->family == MATVEC) {
+        struct st_gpu_matvec a = {p->type, b->y, b->weights + at, b->x, p->n, p->rows, p->count, p->rows, p->tile};
+        return st_gpu_matvec(&a, out, err);
+    }
+    struct st_gpu_experts a = {.type = p->type,
+                               .y = b->y,
+                               .base = b->weights + at,
+                               .jobs = b->jobs,
+                               .x = b->x,
+                               .n = p->n,
+                               .rows = p->rows,
+                               .ldy = p->rows,
+                               .n_jobs = p->n_jobs,
+                               .most = p->count,
+                               .tile = p->tile};
+    return p->family == GATE_UP ? st_gpu_gate_up(&a, out, err) : st_gpu_down(&a, out, err);
+}
+
+/* Jobs over consecutive experts, as byte offsets from the launch's place. */
+static enum strata_result write_jobs(const struct bench *b, const struct product *p, struct strata_error *err)
+{
+    static const uint32_t matrices[] = {1, 2, 1};
+    struct st_expert_job jobs[MOST_JOBS] = {0};
+    uint64_t expert = p->bytes / (p->n_jobs ? p->n_jobs : 1), matrix = expert / matrices[p->family];
+    for (uint32_t i = 0; i < p->n_jobs; i++) {
+        jobs[i].gate = jobs[i].down = i * expert;
+        jobs[i].up = i * expert + matrix;
+        jobs[i].count = p->count;
+        for (uint32_t k = 0; k < p->count; k++) {
+            jobs[i].row[k] = k;
+            jobs[i].place[k] = i * p->count + k;
+        }
+    }
+    enum strata_result r = b->dev->table->copy_in(b->dev->compute, b->jobs, jobs, sizeof jobs, err);
+    return r == STRATA_OK ? st_wait(b->dev, b->dev->compute, err) : r;
+}
+
+static enum strata_result launch_all(const struct bench *b, const struct product *p, uint32_t count,
+                                     struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (uint32_t i = 0; i < count && r == STRATA_OK; i++) {
+        struct st_gpu_launch l;
+        r = make_launch(b, p, i, &l, err);
+        if (r == STRATA_OK)
+            r = st_launch(b->dev, b->dev->compute, l.kernel, l.grid[0], l.grid[1], l.grid[2], l.args,
+                          family_names[p->family], err);
+    }
+    return r;
+}
+
+/* Microseconds of one stretch of count launches, inside a replayed graph where there are graphs. */
+static enum strata_result time_stretch(const struct bench *b, const struct product *p, uint32_t count, double *best,
+                                       struct strata_error *err)
+{
+    struct st_device *dev = b->dev;
+    struct st_graph *graph = NULL;
+    enum strata_result r = launch_all(b, p, 1, err);
+    if (r == STRATA_OK && (dev->info.features & ST_FEATURE_GRAPHS)) {
+        r = st_capture_begin(dev, dev->compute, err);
+        if (r != STRATA_OK)
+            return r;
+        enum strata_result inside = launch_all(b, p, count, err);
+        r = st_capture_end(dev, dev->compute, &graph, inside == STRATA_OK ? err : NULL);
+        r = inside != STRATA_OK ? inside : r;
+    }
+    *best = 0;
+    for (int i = 0; i < REPLAYS && r == STRATA_OK; i++) {
+        double us = 0;
+        r = dev->table->event_record(dev->compute, b->from, err);
+        if (r == STRATA_OK)
+            r = graph ? dev->table->graph_launch(dev->compute, graph, err) : launch_all(b, p, count, err);
+        if (r == STRATA_OK)
+            r = dev->table->event_record(dev->compute, b->to, err);
+        if (r == STRATA_OK)
+            r = st_wait(dev, dev->compute, err);
+        if (r == STRATA_OK)
+            r = dev->table->event_elapsed(b->from, b->to, &us, err);
+        if (i > 0 && (*best == 0 || us < *best))
+            *best = us;
+    }
+    if (graph)
+        dev->table->graph_free(graph);
+    return r;
+}
+
+static enum strata_result bench_product(const struct bench *b, struct product p, struct strata_error *err)
+{
+    uint64_t count = (b->weight_bytes + p.bytes - 1) / p.bytes;
+    count = count < 4 ? 4 : count > MOST_LAUNCHES ? MOST_LAUNCHES : count;
+    double us = 0;
+    enum strata_result r = write_jobs(b, &p, err);
+    if (r == STRATA_OK)
+        r = time_stretch(b, &p, (uint32_t)count, &us, err);
+    if (r != STRATA_OK)
+        return r;
+    us /= (double)count;
+    struct st_gpu_launch l;
+    r = make_launch(b, &p, 0, &l, err);
+    if (r != STRATA_OK)
+        return r;
+    double rate = (double)st_gpu_bytes(l.kernel, l.grid, l.args) / us * 1e-3; /* GB/s */
+    char verdict[48];
+    if (p.bytes >= BIG_READ)
+        snprintf(verdict, sizeof verdict, "%3.0f %% of copy", 100.0 * rate * 1e9 / b->copy_rate);
+    else
+        snprintf(verdict, sizeof verdict, "empty launch: %.2f us",
+                 b->dev->measured.replay_us > 0 ? b->dev->measured.replay_us : b->dev->measured.launch_us);
+    char shape[48];
+    if (p.n_jobs)
+        snprintf(shape, sizeof shape, "%u x [%u x %u]", p.n_jobs, p.rows, p.n);
+    else
+        snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
+    printf("  %-8s %-6s %-20s rows %u  tile %3u %8.2f MB %9.2f us %8.1f GB/s  %s\n", family_names[p.family],
+           st_type_info(p.type)->name, shape, p.count, l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
+    return STRATA_OK;
+}
+
+/* With one tile, or with every legal one. */
+static enum strata_result bench_tiles(const struct bench *b, struct product p, struct strata_error *err)
+{
+    const struct st_type_info *type = st_type_info(p.type);
+    uint64_t matrix = (uint64_t)p.rows * (p.n / type->block_elems) * type->block_bytes;
+    p.bytes = matrix * (p.family == GATE_UP ? 2 : 1) * (p.n_jobs ? p.n_jobs : 1);
+    if (p.bytes > b->weight_bytes / 2)
+        return STRATA_OK; /* a small device: there is nothing to rotate through */
+    if (!b->tiles)
+        return bench_product(b, p, err);
+    for (p.tile = 1; p.tile <= 64; p.tile *= 2) {
+        struct st_gpu_launch l;
+        if (make_launch(b, &p, 0, &l, NULL) != STRATA_OK)
+            continue;
+        enum strata_result r = bench_product(b, p, err);
+        if (r != STRATA_OK)
+            return r;
+    }
+    return STRATA_OK;
+}
+
+static enum strata_result bench_all(const struct bench *b, struct strata_error *err)
+{
+    static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K};
+    static const uint32_t rows[] = {640, 10240, 65536}, counts[] = {1, 4, 8};
+    static const uint32_t jobs[] = {10, 60}, job_counts[] = {1, 2};
+    enum strata_result r = STRATA_OK;
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < 3 && r == STRATA_OK; k++)
+                r = bench_tiles(b, (struct product){MATVEC, types[t], COLUMNS, rows[i], counts[k], 0, 0, 0}, err);
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 2; i++) {
+            if (r == STRATA_OK)
+                r = bench_tiles(
+                    b, (struct product){GATE_UP, types[t], COLUMNS, EXPERT_ROWS, job_counts[i], jobs[i], 0, 0}, err);
+            if (r == STRATA_OK)
+                r = bench_tiles(b, (struct product){DOWN, types[t], EXPERT_ROWS, COLUMNS, job_counts[i], jobs[i], 0, 0},
+                                err);
+        }
+    return r;
+}
+
+/* Bytes that mean nothing, but are no zeros. */
+static enum strata_result fill_random(struct st_device *dev, st_addr at, uint64_t bytes, struct strata_error *err)
+{
+    enum { BLOCK = 8 << 20 };
+    uint8_t *block = malloc(BLOCK);
+    if (!block)
+        return st_fail(err, STRATA_E_MEMORY, "no memory for random bytes");
+    uint64_t state = 88172645463325252u;
+    for (size_t i = 0; i < BLOCK; i += 8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        memcpy(block + i, &state, 8);
+    }
+    enum strata_result r = STRATA_OK;
+    for (uint64_t done = 0; done < bytes && r == STRATA_OK; done += BLOCK)
+        r = dev->table->copy_in(dev->compute, at + done, block, bytes - done < BLOCK ? bytes - done : BLOCK, err);
+    if (r == STRATA_OK)
+        r = st_wait(dev, dev->compute, err);
+    free(block);
+    return r;
+}
+
+/* The copy that products are measured against: half of the weights to the other half. */
+static enum strata_result time_copy(struct bench *b, struct strata_error *err)
+{
+    struct st_device *dev = b->dev;
+    struct st_gpu_launch l;
+    double best = 0;
+    st_gpu_copy(b->weights + b->weight_bytes / 2, b->weights, b->weight_bytes / 2, &l);
+    enum strata_result r = STRATA_OK;
+    for (int i = 0; i < REPLAYS && r == STRATA_OK; i++) {
+        double us = 0;
+        r = dev->table->event_record(dev->compute, b->from, err);
+        if (r == STRATA_OK)
+            r = st_launch(dev, dev->compute, l.kernel, l.grid[0], l.grid[1], l.grid[2], l.args, "bandwidth", err);
+        if (r == STRATA_OK)
+            r = dev->table->event_record(dev->compute, b->to, err);
+        if (r == STRATA_OK)
+            r = st_wait(dev, dev->compute, err);
+        if (r == STRATA_OK)
+            r = dev->table->event_elapsed(b->from, b->to, &us, err);
+        if (i > 0 && (best == 0 || us < best))
+            best = us;
+    }
+    if (r == STRATA_OK)
+        b->copy_rate = (double)b->weight_bytes / best * 1e6; /* half is read and half is written */
+    return r;
+}
+
+static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struct strata_error *err)
+{
+    enum { X_BYTES = 4 << 20, Y_BYTES = 8 << 20, SMALL = 64 << 20 };
+    struct bench b = {.dev = dev, .tiles = tiles, .weight_bytes = (uint64_t)5 << 28};
+    uint64_t free_bytes = 0, total = 0;
+    enum strata_result r = dev->table->memory(dev->rt, &free_bytes, &total, err);
+    if (dev->info.features & (ST_FEATURE_CPU | ST_FEATURE_SIMULATED))
+        b.weight_bytes = SMALL;
+    while (b.weight_bytes > free_bytes / 2 || b.weight_bytes > dev->info.max_allocation)
+        b.weight_bytes /= 2;
+    if (r == STRATA_OK)
+        r = dev->table->event_create(dev->rt, true, &b.from, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_create(dev->rt, true, &b.to, err);
+    if (r == STRATA_OK)
+        r = dev->table->allocate(dev->rt, b.weight_bytes + 64, &b.weights, err);
+    if (r == STRATA_OK)
+        r = dev->table->allocate(dev->rt, X_BYTES, &b.x, err);
+    if (r == STRATA_OK)
+        r = dev->table->allocate(dev->rt, Y_BYTES, &b.y, err);
+    if (r == STRATA_OK)
+        r = dev->table->allocate(dev->rt, MOST_JOBS * sizeof(struct st_expert_job), &b.jobs, err);
+    if (r == STRATA_OK)
+        r = fill_random(dev, b.weights, b.weight_bytes + 64, err);
+    if (r == STRATA_OK)
+        r = fill_random(dev, b.x, X_BYTES, err);
+    if (r == STRATA_OK)
+        r = time_copy(&b, err);
+    if (r == STRATA_OK) {
+        printf("  weights rotate through %llu MiB; a copy of half of that: %.1f GB/s%s\n",
+               (unsigned long long)(b.weight_bytes >> 20), b.copy_rate / 1e9,
+               dev->info.features & ST_FEATURE_GRAPHS ? "; times inside a replayed graph" : "");
+        r = bench_all(&b, err);
+    }
+    dev->table->release(dev->rt, b.jobs);
+    dev->table->release(dev->rt, b.y);
+    dev->table->release(dev->rt, b.x);
+    dev->table->release(dev->rt, b.weights);
+    dev->table->event_free(b.from);
+    dev->table->event_free(b.to);
+    return r;
+}
+
+static enum strata_result bench(struct st_devices *devices, int found, bool tiles, struct strata_error *err)
 {
     struct st_device *dev = NULL;
     enum strata_result r = st_device_open(devices, found, NULL, &dev, err);
     if (r == STRATA_OK)
         r = st_device_measure(dev, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
         print_measured(dev);
+        r = bench_kernels(dev, tiles, err);
+    }
     st_device_close(dev);
     return r;
 }
 
-int st_device_bench(struct st_devices *devices)
+int st_device_bench(struct st_devices *devices, bool tiles)
 {
     if (devices->chosen_count == 0)
         return st_user_error("strata-device: no device to measure; --list-devices says why");
     for (int i = 0; i < devices->chosen_count; i++) {
         struct strata_error err = {0};
-        if (bench(devices, devices->chosen[i], &err) != STRATA_OK)
+        if (bench(devices, devices->chosen[i], tiles, &err) != STRATA_OK)
             return st_report(&err);
     }
     return ST_EXIT_OK;

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/device_bench.h"
 #include "cli/device_list.h"
+#include "cli/device_selftest.h"
 
 /* ---- --images ---- */
 
@@ -91,7 +93,8 @@ static int show_list(const struct st_devices *devices, bool json)
 
 struct device_main_args {
     struct st_device_args devices;
-    bool list, images, bench, json;
+    bool list, images, bench, selftest, json, tiles;
+    int64_t seed; /* negative: from the clock */
 };
 
 static int run(const struct device_main_args *args)
@@ -108,8 +111,10 @@ static int run(const struct device_main_args *args)
     }
     if (r != STRATA_OK)
         st_report(&err);
+    if (args->selftest && r == STRATA_OK && status == ST_EXIT_OK)
+        status = st_device_selftest(devices, args->seed < 0 ? (uint64_t)time(NULL) : (uint64_t)args->seed);
     if (args->bench && r == STRATA_OK && status == ST_EXIT_OK)
-        status = st_device_bench(devices);
+        status = st_device_bench(devices, args->tiles);
     st_devices_close(devices);
     return status;
 }
@@ -117,23 +122,27 @@ static int run(const struct device_main_args *args)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
-    struct device_main_args args = {0};
+    struct device_main_args args = {.seed = -1};
     struct st_opt options[] = {
         ST_FLAG("list-devices", 'l', &args.list, "list the devices, which would be used, and why the others would not"),
+        ST_FLAG("selftest", 't', &args.selftest, "run every kernel against the C reference, on all devices at once"),
         ST_FLAG("bench", 'b', &args.bench, "measure the devices: rates, cost of a launch, decode products"),
         ST_FLAG("images", 0, &args.images, "registers, spills, local memory and lanes of every kernel in this build"),
         ST_FLAG("json", 0, &args.json, "with --list-devices or --images: as JSON"),
+        ST_FLAG("tiles", 0, &args.tiles, "with --bench: products with every tile size instead of the default"),
+        ST_INT("seed", 0, &args.seed, 0, 9007199254740992.0, "N",
+               "with --selftest: seed of the inputs (default: the clock)"),
         ST_DEVICE_OPTIONS(args.devices),
     };
     struct st_usage usage = {.command = "strata-device",
-                             .form = "(--list-devices | --bench | --images) [options]",
+                             .form = "(--list-devices | --selftest | --bench | --images) [options]",
                              .summary = "Looks at the devices of this machine without a model.",
                              .options = options,
                              .count = ST_COUNT(options)};
     int status;
     if (!st_options_parse(&usage, argc, argv, &status))
         return status;
-    if (args.list + args.bench + args.images != 1)
-        return st_user_error("strata-device: what to do? give one of --list-devices, --bench, --images");
+    if (args.list + args.selftest + args.bench + args.images != 1)
+        return st_user_error("strata-device: what to do? give one of --list-devices, --selftest, --bench, --images");
     return run(&args);
 }
