@@ -60,12 +60,33 @@ V_INLINE int load_int(const void *p)
     return v;
 }
 
+V_INLINE int load_short(const void *p)
+{
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return v;
+}
+
 /* Four bytes of each row. */
 V_INLINE vi load_rows1(const uint8_t *p, size_t stride)
 {
     const uint8_t *q = p + 4 * stride;
     return _mm256_set_epi32(load_int(q + 3 * stride), load_int(q + 2 * stride), load_int(q + stride), load_int(q),
                             load_int(p + 3 * stride), load_int(p + 2 * stride), load_int(p + stride), load_int(p));
+}
+
+/* The binary16 at p of each row. */
+V_INLINE vf load_halves(const uint8_t *p, size_t stride)
+{
+    const uint8_t *q = p + 4 * stride;
+    __m128i low = _mm_cvtsi32_si128(load_short(p)), high = _mm_cvtsi32_si128(load_short(q));
+    low = _mm_insert_epi16(low, load_short(p + stride), 1);
+    high = _mm_insert_epi16(high, load_short(q + stride), 1);
+    low = _mm_insert_epi16(low, load_short(p + 2 * stride), 2);
+    high = _mm_insert_epi16(high, load_short(q + 2 * stride), 2);
+    low = _mm_insert_epi16(low, load_short(p + 3 * stride), 3);
+    high = _mm_insert_epi16(high, load_short(q + 3 * stride), 3);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi64(low, high));
 }
 
 V_INLINE vi load_two(const uint8_t *low, const uint8_t *high)
@@ -139,13 +160,20 @@ V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int ma
     return dot_part(sum, code, count, q, _mm256_set1_epi16(1), max);
 }
 
-/* dot_plain with 32 activations already in registers; codes up to 15. */
-V_INLINE vi dot_registers(vi sum, const vi *code, const vi *x)
+/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the activations' own
+ * two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves their shifts. */
+V_INLINE vi dot_two_bits(const vi packed[2], const vi x[8], const int16_t *sums)
 {
-    vi pairs = dot_pairs(code[0], x[0], 15);
-    for (int i = 1; i < 8; i++)
-        pairs = _mm256_add_epi16(pairs, dot_pairs(code[i], x[i], 15));
-    return vi_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    vi low = _mm256_set1_epi8(3), next = _mm256_set1_epi8(12), once[2], four[2];
+    for (int i = 0; i < 2; i++) {
+        vi high = vi_srl(packed[i], 4);
+        once[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], low), x[4 * i]),
+                                   _mm256_maddubs_epi16(vi_and(high, low), x[4 * i + 2]));
+        four[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], next), x[4 * i + 1]),
+                                   _mm256_maddubs_epi16(vi_and(high, next), x[4 * i + 3]));
+    }
+    vi pairs = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(four[0], four[1]), 2), _mm256_add_epi16(once[0], once[1]));
+    return _mm256_madd_epi16(_mm256_sub_epi16(pairs, vi_set1(load_int(sums))), _mm256_set1_epi16(1));
 }
 
 /* sum += low half of pair * sums[0] + high half * sums[1]. */
