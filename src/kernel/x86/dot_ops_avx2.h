@@ -109,6 +109,31 @@ V_INLINE void load_rows4(const uint8_t *p, size_t stride, vi out[4])
     out[3] = _mm256_unpackhi_epi64(ab_high, cd_high);
 }
 
+/* Where a row's i-th grid index of a chunk is found. */
+typedef uint32_t (*index_fn)(const uint8_t *block, int chunk, int i);
+
+/* Entries of four elements, one for each row. */
+V_INLINE vi lookup4(const uint32_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i)
+{
+    const uint8_t *q = p + 4 * stride;
+    return _mm256_set_epi32((int)grid[index(q + 3 * stride, chunk, i)], (int)grid[index(q + 2 * stride, chunk, i)],
+                            (int)grid[index(q + stride, chunk, i)], (int)grid[index(q, chunk, i)],
+                            (int)grid[index(p + 3 * stride, chunk, i)], (int)grid[index(p + 2 * stride, chunk, i)],
+                            (int)grid[index(p + stride, chunk, i)], (int)grid[index(p, chunk, i)]);
+}
+
+/* Entries of eight elements: out[0] their first halves, out[1] their second. */
+V_INLINE void lookup8(const uint64_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i, vi out[2])
+{
+    const uint8_t *q = p + 4 * stride;
+    __m256i a = _mm256_set_epi64x((long long)grid[index(q + stride, chunk, i)], (long long)grid[index(q, chunk, i)],
+                                  (long long)grid[index(p + stride, chunk, i)], (long long)grid[index(p, chunk, i)]);
+    __m256i b = _mm256_set_epi64x((long long)grid[index(q + 3 * stride, chunk, i)], (long long)grid[index(q + 2 * stride, chunk, i)],
+                                  (long long)grid[index(p + 3 * stride, chunk, i)], (long long)grid[index(p + 2 * stride, chunk, i)]);
+    out[0] = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+    out[1] = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
 /* A whole scale in the form that dot_part takes: here twice in a lane, as 16-bit numbers. */
 V_INLINE vi scale_from_lane(vi s) { return vi_or(vi_and(s, vi_set1(0xffff)), vi_sll(s, 16)); }
 
