@@ -44,6 +44,7 @@ V_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 V_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
 V_INLINE vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
 V_INLINE vf vf_from_bits(vi a) { return _mm256_castsi256_ps(a); }
+V_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 V_INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 
 /* The binary16 in the low half of each lane. */
@@ -187,15 +188,15 @@ V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int ma
 
 /* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the activations' own
  * two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves their shifts. */
-V_INLINE vi dot_two_bits(const vi packed[2], const vi x[8], const int16_t *sums)
+V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
 {
     vi low = _mm256_set1_epi8(3), next = _mm256_set1_epi8(12), once[2], four[2];
     for (int i = 0; i < 2; i++) {
         vi high = vi_srl(packed[i], 4);
-        once[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], low), x[4 * i]),
-                                   _mm256_maddubs_epi16(vi_and(high, low), x[4 * i + 2]));
-        four[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], next), x[4 * i + 1]),
-                                   _mm256_maddubs_epi16(vi_and(high, next), x[4 * i + 3]));
+        once[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], low), vi_set1(load_int(q + 16 * i))),
+                                   _mm256_maddubs_epi16(vi_and(high, low), vi_set1(load_int(q + 16 * i + 8))));
+        four[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], next), vi_set1(load_int(q + 16 * i + 4))),
+                                   _mm256_maddubs_epi16(vi_and(high, next), vi_set1(load_int(q + 16 * i + 12))));
     }
     vi pairs = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(four[0], four[1]), 2), _mm256_add_epi16(once[0], once[1]));
     return _mm256_madd_epi16(_mm256_sub_epi16(pairs, vi_set1(load_int(sums))), _mm256_set1_epi16(1));

@@ -43,6 +43,7 @@ V_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 V_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 V_INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 V_INLINE vf vf_from_bits(vi a) { return _mm512_castsi512_ps(a); }
+V_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 V_INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 V_INLINE vf vf_from_half(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 
@@ -152,16 +153,16 @@ V_INLINE vi dot_sums(vi sum, vi pair, const int16_t *sums)
 
 /* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the activations' own
  * two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves their shifts. */
-V_INLINE vi dot_two_bits(const vi packed[2], const vi x[8], const int16_t *sums)
+V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
 {
     vi low = _mm512_set1_epi8(3), next = _mm512_set1_epi8(12);
     vi once = dot_sums(_mm512_setzero_si512(), _mm512_set1_epi16(-1), sums), four = _mm512_setzero_si512();
     for (int i = 0; i < 2; i++) {
         vi high = vi_srl(packed[i], 4);
-        once = _mm512_dpbusd_epi32(once, vi_and(packed[i], low), x[4 * i]);
-        four = _mm512_dpbusd_epi32(four, vi_and(packed[i], next), x[4 * i + 1]);
-        once = _mm512_dpbusd_epi32(once, vi_and(high, low), x[4 * i + 2]);
-        four = _mm512_dpbusd_epi32(four, vi_and(high, next), x[4 * i + 3]);
+        once = _mm512_dpbusd_epi32(once, vi_and(packed[i], low), vi_set1(load_int(q + 16 * i)));
+        four = _mm512_dpbusd_epi32(four, vi_and(packed[i], next), vi_set1(load_int(q + 16 * i + 4)));
+        once = _mm512_dpbusd_epi32(once, vi_and(high, low), vi_set1(load_int(q + 16 * i + 8)));
+        four = _mm512_dpbusd_epi32(four, vi_and(high, next), vi_set1(load_int(q + 16 * i + 12)));
     }
     return vi_add(once, _mm512_srai_epi32(four, 2));
 }
