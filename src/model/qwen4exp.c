@@ -106,7 +106,7 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->hacts = st_program_describe(e->p, sizeof *b->hacts);
     b->draft.acts = st_program_describe(e->p, sizeof *b->draft.acts);
     b->moe.routing = st_program_describe(e->p, sizeof *b->moe.routing);
-    take_acts(e, b->acts, n, max_u64(max_u64(wide, inner), max_u64(q, ngram_in)));
+    take_acts(e, b->acts, n, max_u64(max_u64(max_u64(wide, inner), max_u64(q, ngram_in)), h->rank));
     uint64_t mark = s->used;
     if (part == ST_PART_DRAFT) {
         e->p->wide_in = take_floats(s, n, wide);
