@@ -7,7 +7,7 @@
 
 static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
                              "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
-                             "frame-ancestors 'none'";
+                             "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify";
 
 bool st_answer_page(struct st_server *s, struct st_exchange *x)
 {

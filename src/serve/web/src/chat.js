@@ -1,6 +1,6 @@
 // The chat view: one conversation, its messages, and the line to write in.
 import { chat } from "./api.js";
-import { copyButton, h, icon, iconButton } from "./dom.js";
+import { copyButton, h, hasKeyboard, icon, iconButton } from "./dom.js";
 import { render } from "./markdown.js";
 import { newConversation, saveConversations, store, touch } from "./store.js";
 
@@ -226,6 +226,7 @@ export class ChatView {
     this.follow = true;
     this.draw();
     this.toEnd(true);
+    if (hasKeyboard()) this.input.focus();
     this.hooks.changed();
     this.status.textContent = "The model is answering.";
     let pending = 0;

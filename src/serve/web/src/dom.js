@@ -7,7 +7,7 @@ export function h(tag, props, ...children) {
     else if (name === "value") node.value = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  node.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
   return node;
 }
 
@@ -18,6 +18,9 @@ export function svg(tag, props, ...children) {
   node.append(...children);
   return node;
 }
+
+// A keyboard is likely at hand, so focus may move to the message without a screen keyboard covering the page.
+export const hasKeyboard = () => !matchMedia("(pointer: coarse)").matches;
 
 // Line icons on a 24 grid.
 const paths = {

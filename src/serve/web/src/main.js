@@ -1,7 +1,7 @@
 // The frame: the list of conversations at the side, one view at a time, the keyboard, and what the server's health says.
 import { getJson } from "./api.js";
 import { ChatView } from "./chat.js";
-import { h, icon, iconButton } from "./dom.js";
+import { h, hasKeyboard, icon, iconButton } from "./dom.js";
 import { MachineView } from "./machine.js";
 import { SettingsView, applyTheme } from "./settings.js";
 import { reload, removeConversation, saveConversations, store } from "./store.js";
@@ -40,7 +40,7 @@ function show(name) {
   }
   openMenu(false);
   drawList();
-  if (name === "chat" && matchMedia("(hover: hover)").matches) chatView.input.focus();
+  if (name === "chat" && hasKeyboard()) chatView.input.focus();
 }
 
 function newChat() {
@@ -119,4 +119,4 @@ async function health() {
 chatView.open(null);
 drawList();
 health();
-if (matchMedia("(hover: hover)").matches) chatView.input.focus();
+if (hasKeyboard()) chatView.input.focus();

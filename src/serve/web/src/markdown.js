@@ -3,7 +3,11 @@ import DOMPurify from "dompurify";
 import { Marked } from "marked";
 import { copyButton, h } from "./dom.js";
 
+const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+
+// HTML that a model writes is shown as what it wrote; only a line break, which tables need, is one.
 const marked = new Marked({ gfm: true, breaks: false });
+marked.use({ renderer: { html: ({ text }) => (/^<br\s*\/?>$/i.test(text.trim()) ? "<br>" : escape(text)) } });
 
 // What a model may put on the page: text, lists, tables, code and links. Images would have to come from outside.
 const purify = {

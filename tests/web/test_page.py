@@ -1,0 +1,377 @@
+"""The page in headless Chromium, as a person uses it: send, stop, edit, answer again, reload, narrow screen, keyboard.
+
+With a second argument (a folder) the screenshots of docs/ are taken instead."""
+import json
+import os
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "api"), os.path.join(HERE, "..")]
+os.environ["SCRIPTED"] = sys.argv[1]
+from harness import Server  # noqa: E402
+from tap import main, test  # noqa: E402
+from webdriver import Browser  # noqa: E402
+
+CODE = """Here is a **small** program:
+
+```c
+int main(void)
+{
+    return 0;
+}
+```
+
+| layer | age |
+|---|---|
+| chalk | 80 million years |
+
+1. one
+2. a [link](https://example.org/x)
+"""
+EVIL = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2"> <b onclick="window.pwned = 3" class="send" style="position:fixed">bold</b>
+[bad](javascript:window.pwned=4) [data](data:text/html,<script>window.pwned=5</script>) <a href="vbscript:x" id="input">v</a>
+<iframe src="https://example.org"></iframe><svg onload="window.pwned = 6"><style>*{display:none}</style></svg><form action="https://example.org"><input name=q></form>
+![picture](https://example.org/p.png) <math><mtext><img src onerror=window.pwned=7></mtext></math> <details open ontoggle="window.pwned = 8">x</details>
+
+`<script>window.pwned = 9</script>` the end of it
+"""
+SCRIPT = {"answers": [
+    {"match": "program", "text": CODE, "token_us": 500},
+    {"match": "evil", "text": EVIL},
+    {"match": "slow", "text": "word ", "repeat": 2000, "token_us": 1000},
+    {"match": "think", "text": "<think>\nFirst I count the layers.\n</think>\n\nThere are **three** layers.", "token_us": 500},
+    {"match": "break", "text": "this will not end well", "fail_after": 9},
+]}
+
+ANSWERED = """const m = [...document.querySelectorAll('.message.assistant')];
+return m.length === arguments[0] && !document.querySelector('.message.live') && m.at(-1).querySelector('.actions') && m.at(-1).innerText"""
+
+
+class Page(Browser):
+    def go(self, url):
+        self.open(url)
+        self.wait("the page", "return document.querySelector('#input') && document.querySelector('.banner').hidden")
+
+    def say(self, text):
+        self.type("#input", text)
+        self.keys("enter")
+
+    def answered(self, count):
+        return self.wait(f"answer {count}", ANSWERED, count)
+
+    def titles(self):
+        return self.js("return [...document.querySelectorAll('.conversations .open')].map(b => b.innerText)")
+
+    def button(self, label):
+        self.js("document.querySelector(`[aria-label='${arguments[0]}']`).focus()", label)
+        self.click(f"[aria-label='{label}']")
+
+    def clean(self):
+        """Nothing was blocked by the policy, failed in a script, or asked for from another place."""
+        bad = [m for m in self.log() if m["level"] == "SEVERE" and "favicon" not in m["message"]]
+        assert not bad, bad
+        outside = self.js("return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))")
+        assert not outside, outside
+
+
+def with_page(script=None, args=(), **more):
+    """Decorator: a server, a browser on its page, and at the end the check that nothing was blocked."""
+    def decorate(function):
+        def wrapped():
+            with Server(script or SCRIPT, args) as s:
+                p = Page(**more)
+                try:
+                    p.go(s.url)
+                    function(s, p)
+                    p.clean()
+                finally:
+                    p.close()
+        wrapped.__name__ = function.__name__
+        return wrapped
+    return decorate
+
+
+@test
+@with_page()
+def an_answer_streams_as_markdown(s, p):
+    p.say("write a program")
+    p.wait("a part of the answer", "return document.querySelector('.message.live .markdown')?.innerText.length > 3")
+    text = p.answered(1)
+    assert "Here is a small program" in text and "tok/s" in text, text
+    assert p.text(".code pre") == "int main(void)\n{\n    return 0;\n}\n" or "return 0;" in p.text(".code pre")
+    assert p.text(".code-head span") == "c" and p.count(".markdown table td") == 2 and p.count(".markdown ol li") == 2
+    link = p.js("const a = document.querySelector('.markdown a'); return [a.href, a.target, a.rel]")
+    assert link[0] == "https://example.org/x" and link[1] == "_blank" and "noopener" in link[2], link
+    p.cdp("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"], origin=s.url)
+    p.click("[aria-label='Copy code']")
+    copied = p.wait("the copied code", "return navigator.clipboard.readText()")
+    assert copied == "int main(void)\n{\n    return 0;\n}", copied
+
+
+@test
+@with_page()
+def what_a_model_writes_cannot_act(s, p):
+    p.say("evil")
+    text = p.answered(1)
+    time.sleep(0.3)
+    assert p.js("return window.pwned") is None
+    assert "the end of it" in text and "<iframe src=" in text, "what it wrote is shown as text"
+    inside = p.js("""const m = document.querySelector('.message.assistant .markdown');
+        return [...m.querySelectorAll('*')].flatMap(e => [e.tagName, ...[...e.attributes].map(a => `${a.name}=${a.value}`)])""")
+    for word in inside:
+        assert word not in ("SCRIPT", "IMG", "IFRAME", "SVG", "STYLE", "FORM", "INPUT", "MATH", "DETAILS"), word
+        assert not word.startswith(("on", "style=", "id=")) and "javascript:" not in word and "data:" not in word and word != "class=send", word
+
+
+@test
+@with_page()
+def stop_keeps_what_came_and_frees_the_model(s, p):
+    p.say("slow")
+    p.wait("some words", "return document.querySelector('.message.live .markdown')?.innerText.length > 30")
+    p.keys("escape")
+    text = p.answered(1)
+    assert text.startswith("word word") and "stopped" in text, text
+    s.wait_idle()
+    assert s.json("/v1/status")["past"][0]["finish"] == "cancelled"
+    p.say("slow again")
+    p.wait("it runs", "return document.querySelector('.send.stop')")
+    p.click(".send.stop")
+    assert "stopped" in p.answered(2)
+    p.say("program")
+    p.answered(3)
+
+
+@test
+@with_page()
+def a_message_can_be_edited_and_an_answer_made_again(s, p):
+    p.say("first words")
+    assert "first words" in p.answered(1)
+    p.say("second words")
+    p.answered(2)
+    p.click(".message.user [aria-label='Edit message']")
+    p.js("document.querySelector('.edit').value = ''")
+    p.type(".edit", "other words")
+    p.keys("enter")
+    p.wait("the edited talk", "return document.querySelectorAll('.message').length === 2")
+    assert "other words" in p.answered(1)
+    before = s.json("/v1/status")["past"][0]["id"]
+    p.click(".message.assistant [aria-label='Answer again']")
+    p.wait("a new answer", "return !document.querySelector('.message.live')")
+    assert "other words" in p.answered(1)
+    s.wait_idle()
+    assert s.json("/v1/status")["past"][0]["id"] == before + 1
+    p.js("document.querySelector('#input').focus()")
+    p.keys("up")
+    p.wait("the last message is edited", "return document.querySelector('.edit')?.value === 'other words'")
+    p.keys("escape")
+    assert p.count(".edit") == 0
+
+
+@test
+@with_page()
+def conversations_stay_over_a_reload(s, p):
+    p.say("about rivers")
+    p.answered(1)
+    p.click(".sidebar .new")
+    p.say("about hills")
+    p.answered(1)
+    assert p.titles() == ["about hills", "about rivers"]
+    p.reload()
+    p.wait("the page", "return document.querySelectorAll('.conversations li').length === 2")
+    assert p.count(".message") == 0
+    p.js("document.querySelectorAll('.conversations .open')[1].click()")
+    assert "about rivers" in p.answered(1)
+    p.say("more about rivers")
+    p.answered(2)
+    assert p.titles() == ["about rivers", "about hills"]
+    sent = s.json("/v1/status")["past"][0]["prompt_tokens"]
+    assert sent > len("about riversabout riversmore about rivers"), "the whole conversation is sent"
+    p.js("document.querySelector('.conversations li [aria-label^=Delete]').click()")
+    assert p.titles() == ["about hills"]
+    p.reload()
+    p.wait("one conversation", "return document.querySelectorAll('.conversations li').length === 1")
+
+
+@test
+@with_page()
+def a_reload_in_the_middle_keeps_the_part_that_came(s, p):
+    p.say("slow")
+    p.wait("some words", "return document.querySelector('.message.live .markdown')?.innerText.length > 30")
+    p.reload()
+    p.wait("the list", "return document.querySelectorAll('.conversations li').length === 1")
+    p.click(".conversations .open")
+    assert p.answered(1).startswith("word word")
+    s.wait_idle()
+
+
+@test
+@with_page()
+def a_narrow_screen_works(s, p):
+    p.size(360, 640, mobile=True, scale=2)
+    p.reload()
+    p.wait("the page", "return document.querySelector('#input')")
+    p.say("write a program")
+    p.answered(1)
+    wide = p.js("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide[0] <= wide[1], wide
+    hidden = "const r = document.querySelector('.sidebar').getBoundingClientRect(); return r.right <= 0"
+    assert p.js(hidden)
+    p.click("[aria-label='Menu']")
+    p.wait("the menu", "return document.querySelector('.sidebar').getBoundingClientRect().left >= 0")
+    p.click("[data-view='machine']")
+    p.wait("the machine", "return document.querySelector('.machine .card')")
+    p.wait("the menu goes", hidden)
+    wide = p.js("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide[0] <= wide[1], wide
+    small = p.js("""return [...document.querySelectorAll('.top button')].map(b => b.getBoundingClientRect()).filter(r => r.width < 30 || r.height < 30).length""")
+    assert small == 0, "buttons are large enough for a finger"
+
+
+@test
+@with_page()
+def the_keyboard_reaches_everything(s, p):
+    p.keys("alt", "2")
+    p.wait("the machine", "return document.querySelector('.machine')")
+    p.keys("alt", "3")
+    p.wait("the settings", "return document.querySelector('.settings')")
+    p.keys("alt", "1")
+    p.wait("the chat", "return document.activeElement?.id === 'input'")
+    p.type("#input", "one")
+    p.keys("shift", "enter")
+    p.type("#input", "two")
+    p.keys("enter")
+    assert "one" in p.answered(1) and p.text(".message.user .body") == "one\ntwo"
+    p.js("document.activeElement.blur()")
+    p.keys("/")
+    assert p.js("return document.activeElement.id") == "input" and p.js("return document.querySelector('#input').value") == ""
+    p.keys("control", "shift", "o")
+    p.wait("a new chat", "return document.querySelectorAll('.message').length === 0")
+    unnamed = p.js("""return [...document.querySelectorAll('button, input, select, textarea')]
+        .filter(e => !(e.getAttribute('aria-label') || e.innerText.trim() || e.labels?.length)).map(e => e.outerHTML)""")
+    assert not unnamed, unnamed
+
+
+@test
+@with_page()
+def the_machine_view_is_live(s, p):
+    p.say("slow")
+    p.wait("some words", "return document.querySelector('.message.live .markdown')?.innerText.length > 30")
+    p.keys("alt", "2")
+    p.wait("the request is listed", "return document.querySelector('.machine')?.innerText.includes('generating')")
+    text = p.text(".machine")
+    assert "weights" in text and "600 MiB" in text and "Writing answers" in text, text
+    p.wait("a speed", "return Number(document.querySelector('.speed .big').innerText.replace(/[^0-9.]/g, '')) > 10")
+    p.keys("alt", "1")
+    p.keys("escape")
+    p.answered(1)
+    p.keys("alt", "2")
+    p.wait("it is listed as done", "return document.querySelector('.machine')?.innerText.includes('cancelled')")
+
+
+@test
+@with_page(args=["--api-key", "sesame"])
+def a_key_is_asked_for_and_kept(s, p):
+    p.say("hello")
+    assert "API key" in p.answered(1)
+    p.keys("alt", "3")
+    p.type("#set-apiKey", "sesame\t")
+    p.keys("alt", "1")
+    p.click("[aria-label='Answer again']")
+    p.wait("an answer", "return document.querySelector('.message.assistant .markdown')?.innerText === 'hello'")
+    p.reload()
+    p.keys("alt", "2")
+    p.wait("the machine", "return document.querySelector('.machine')?.innerText.includes('scripted')")
+    p.log()  # the refused call is in the browser's log, as it should be
+
+
+@test
+@with_page()
+def settings_reach_the_server_and_the_page(s, p):
+    p.keys("alt", "3")
+    p.type("#set-system", "Answer like a geologist.\t")
+    p.type("#set-maxTokens", "5\t")
+    p.js("const t = document.querySelector('#set-theme'); t.value = 'dark'; t.dispatchEvent(new Event('change'))")
+    dark = p.js("return getComputedStyle(document.body).backgroundColor")
+    p.js("const t = document.querySelector('#set-theme'); t.value = 'light'; t.dispatchEvent(new Event('change'))")
+    assert dark != p.js("return getComputedStyle(document.body).backgroundColor")
+    p.keys("alt", "1")
+    p.say("program")
+    text = p.answered(1)
+    assert text.startswith("Here") and "5 tokens" in text and "cut off" in text, text
+    with_system = s.json("/v1/status")["past"][0]["prompt_tokens"]
+    assert with_system > len("Answer like a geologist.program"), with_system
+
+
+@test
+@with_page()
+def an_error_in_the_middle_is_shown(s, p):
+    p.say("break")
+    text = p.answered(1)
+    assert text.startswith("this will") and "device failed" in text, text
+    p.say("program")
+    p.answered(2)
+
+
+@test
+@with_page({"load_ms": 2500})
+def after_loading_the_page_is_ready(s, p):
+    p.say("hello")
+    assert "hello" in p.answered(1)
+
+
+@test
+def loading_and_a_lost_server_are_said():
+    with Server({**SCRIPT, "load_ms": 3000}, wait=False) as s:
+        p = Page()
+        try:
+            p.open(s.url)
+            p.wait("the loading banner", "return document.querySelector('.banner')?.innerText.includes('being loaded')")
+            p.wait("the banner goes", "return document.querySelector('.banner').hidden")
+            p.say("slow")
+            p.wait("some words", "return document.querySelector('.message.live .markdown')?.innerText.length > 30")
+            s.stop()
+            text = p.answered(1)
+            assert "stopping" in text or "ended" in text, text
+        finally:
+            p.close()
+
+
+def screenshots(folder):
+    """docs/page-*.png: chat, machine, dark, phone."""
+    script = json.loads(json.dumps(SCRIPT))
+    script["answers"][0]["token_us"] = 4000
+    with Server(script) as s:
+        p = Page(1180, 860)
+        try:
+            p.go(s.url)
+            p.say("Show me a small program and one fact about rock.")
+            p.answered(1)
+            p.js("document.querySelector('.scroller').scrollTop = 0; document.activeElement.blur()")
+            time.sleep(0.3)
+            p.screenshot(os.path.join(folder, "page-chat.png"))
+            p.say("slow")
+            time.sleep(4)
+            p.keys("alt", "2")
+            time.sleep(1.5)
+            p.screenshot(os.path.join(folder, "page-machine.png"))
+            p.keys("alt", "1")
+            p.keys("escape")
+            p.answered(2)
+            p.js("localStorage.setItem('strata.settings', JSON.stringify({theme: 'dark'}))")
+            p.size(390, 760, mobile=True)
+            p.reload()
+            p.wait("the list", "return document.querySelector('.conversations li')")
+            p.js("document.querySelector('.conversations .open').click()")
+            p.js("document.querySelector('.scroller').scrollTop = 0; document.activeElement.blur()")
+            time.sleep(0.3)
+            p.screenshot(os.path.join(folder, "page-phone.png"))
+        finally:
+            p.close()
+
+
+if len(sys.argv) > 2:
+    screenshots(sys.argv[2])
+else:
+    main()
