@@ -13,7 +13,7 @@ static json_t *usage(const struct st_job *job, size_t reused)
 
 static const char *stop_reason(const struct st_job *job)
 {
-    if (job->called_tool)
+    if (job->called_tool && job->end != STRATA_END_LENGTH && job->end != STRATA_END_CONTEXT && !job->timed_out)
         return "tool_use";
     switch (job->end) {
     case STRATA_END_STOP_TOKEN: return "end_turn";

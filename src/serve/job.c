@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "serve/server.h"
+#include "text/toolcall.h"
 
 double st_now(void)
 {
@@ -193,8 +194,65 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
 struct generation {
     struct st_job *job;
     const struct st_backend *backend;
-    double last; /* when the token before came */
+    struct st_output *output; /* takes the text apart; NULL: it is all content */
+    bool reasoning;           /* the last text belonged to it */
+    double last;              /* when the token before came */
 };
+
+/* A piece of the answer, taken apart. */
+static void on_output(void *user, const struct st_output_event *e)
+{
+    static const enum st_delta_kind kinds[] = {[ST_OUTPUT_REASONING] = ST_DELTA_REASONING,
+                                               [ST_OUTPUT_CONTENT] = ST_DELTA_CONTENT,
+                                               [ST_OUTPUT_CALL] = ST_DELTA_TOOL_BEGIN,
+                                               [ST_OUTPUT_ARGUMENTS] = ST_DELTA_TOOL_ARGUMENTS,
+                                               [ST_OUTPUT_CALL_END] = ST_DELTA_TOOL_END};
+    struct generation *g = user;
+    struct st_job *job = g->job;
+    if (job->enough)
+        return;
+    g->reasoning = e->kind == ST_OUTPUT_REASONING;
+    if (e->kind == ST_OUTPUT_CALL_END) {
+        job->called_tool = e->complete;
+        job->enough = e->complete && !job->call.parallel_tools;
+    }
+    st_job_post(job, kinds[e->kind], e->text, e->size, 0, 0, 0, NULL);
+}
+
+static bool ends_with(const char *text, size_t size, const char *end)
+{
+    size_t n = strlen(end);
+    return size >= n && memcmp(text + size - n, end, n) == 0;
+}
+
+/* Answers of conversations have parts; the answer to a raw prompt is text. */
+static enum strata_result open_output(struct generation *g, struct strata_error *err)
+{
+    struct st_job *job = g->job;
+    if (job->call.kind == ST_CALL_COMPLETION)
+        return STRATA_OK;
+    g->reasoning = !job->call.prefix && (ends_with(job->text, job->text_size, "<think>") ||
+                                         ends_with(job->text, job->text_size, "<think>\n"));
+    struct st_output_options options = {.thinking = g->reasoning,
+                                        .tools = job->call.tools ? json_object_get(job->call.options, "tools") : NULL,
+                                        .event = on_output,
+                                        .user = g};
+    return st_output_create(&options, &g->output, err);
+}
+
+/* size 0: the answer has ended. */
+static void take_text(struct generation *g, const char *text, size_t size)
+{
+    struct strata_error err = {0};
+    struct st_job *job = g->job;
+    if (!g->output) {
+        if (size)
+            st_job_post(job, ST_DELTA_CONTENT, text, size, 0, 0, 0, NULL);
+    } else if (!job->failed &&
+               (size ? st_output_push(g->output, text, size, &err) : st_output_finish(g->output, &err)) != STRATA_OK) {
+        fail_from(job, NULL, &err);
+    }
+}
 
 static json_t *logprob_entry(const struct st_backend *b, const struct strata_token_logprob *p)
 {
@@ -243,14 +301,16 @@ static bool on_event(void *user, const struct strata_event *e)
             g->last = now;
         }
         if (e->size)
-            st_job_post(job, ST_DELTA_CONTENT, e->text, e->size, 0, 0, 0, NULL);
+            take_text(g, e->text, e->size);
+        job->reasoning_tokens += e->token >= 0 && g->reasoning;
         break;
     case STRATA_EVENT_END:
         job->end = e->end;
         job->stop_index = e->stop_index;
+        take_text(g, NULL, 0);
         break;
     }
-    return !atomic_load(&job->cancelled);
+    return !job->failed && !job->enough && !atomic_load(&job->cancelled);
 }
 
 void st_job_generate(struct st_job *job, struct st_backend *b)
@@ -259,7 +319,9 @@ void st_job_generate(struct st_job *job, struct st_backend *b)
     struct strata_error err = {0};
     st_job_post(job, ST_DELTA_STARTED, NULL, 0, 0, 0, 0, NULL);
     job->end = STRATA_END_CANCELLED;
-    if (!atomic_load(&job->cancelled)) {
+    if (open_output(&g, &err) != STRATA_OK) {
+        fail_from(job, NULL, &err);
+    } else if (!atomic_load(&job->cancelled)) {
         struct strata_request request = {.ids = job->ids,
                                          .count = job->count,
                                          .max_tokens = (size_t)job->call.max_tokens,
@@ -275,5 +337,6 @@ void st_job_generate(struct st_job *job, struct st_backend *b)
         else if (r != STRATA_OK && !job->failed)
             fail_from(job, NULL, &err);
     }
+    st_output_free(g.output);
     st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
 }

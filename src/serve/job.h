@@ -74,7 +74,9 @@ struct st_job {
     struct strata_stats stats;
     enum strata_end end;
     int stop_index;
-    bool called_tool;
+    size_t reasoning_tokens;
+    bool called_tool; /* the last tool call is complete */
+    bool enough;      /* it was the only one allowed, and the answer ended there */
 
     /* deltas on their way to the event thread */
     struct st_delta *first, *last;
@@ -86,7 +88,7 @@ struct st_job {
     enum st_stage stage;
     bool streaming, reading; /* reading: the first ST_DELTA_PROMPT was seen */
     double arrived, started, last_write, first_token;
-    size_t prompt_done, reused, generated, reasoning_tokens;
+    size_t prompt_done, reused, generated;
     struct st_buffer content, reasoning;
     struct st_tool_call *tools;
     size_t tool_count, tool_capacity;

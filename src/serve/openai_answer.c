@@ -6,7 +6,7 @@
 
 static const char *finish_reason(const struct st_job *job)
 {
-    if (job->called_tool)
+    if (job->called_tool && job->end != STRATA_END_LENGTH && job->end != STRATA_END_CONTEXT && !job->timed_out)
         return "tool_calls";
     switch (job->end) {
     case STRATA_END_STOP_TOKEN:

@@ -202,7 +202,7 @@ static const char *finish_name(const struct st_job *job)
     case STRATA_END_STOP_TEXT: return "stop text";
     case STRATA_END_LENGTH: return "length";
     case STRATA_END_CONTEXT: return "context full";
-    case STRATA_END_CANCELLED: return job->called_tool ? "tool" : "time limit";
+    case STRATA_END_CANCELLED: return job->enough ? "tool" : "time limit";
     }
     return "";
 }
@@ -431,7 +431,7 @@ static bool collect(struct st_server *s, struct st_job *job, struct st_delta *d)
 
 static void ended(struct st_server *s, struct st_job *job)
 {
-    if (job->end == STRATA_END_CANCELLED && !job->failed && !job->called_tool && !job->timed_out) {
+    if (job->end == STRATA_END_CANCELLED && !job->failed && !job->enough && !job->timed_out) {
         job->failed = true;
         st_refuse(&job->error, 503, NULL, NULL, s->stopping ? "the server is stopping" : "the server is out of memory");
     }

@@ -10,8 +10,17 @@ import tempfile
 import threading
 import time
 
+CALL = "<tool_call>\n<function={}>\n<parameter=city>\n{}\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+TOOL = {"name": "get_weather", "description": "weather of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}
+THOUGHT = "<think>\nFirst I count the layers.\n</think>\n\nThere are three."
+
 SCRIPT = {
     "answers": [
+        {"match": "weather in two", "text": "Let me look.\n" + CALL.format("get_weather", "Paris") + "\n" + CALL.format("get_weather", "Rome")},
+        {"match": "weather", "text": "<think>\nA tool helps.\n</think>\n\n" + CALL.format("get_weather", "Paris")},
+        {"match": "noon in Paris", "text": "It is sunny in Paris."},
+        {"match": "think", "text": THOUGHT},
         {"match": "hello", "text": "Hi **there**, ünïcode 🎉!"},
         {"match": "slow", "text": "word ", "repeat": 400, "token_us": 2000},
         {"match": "endless", "text": "0123456789abcdef", "repeat": 200000},

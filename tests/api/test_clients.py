@@ -8,7 +8,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
 import anthropic  # noqa: E402
 import openai  # noqa: E402
-from harness import Server  # noqa: E402
+from harness import TOOL, Server  # noqa: E402
 from tap import main, test  # noqa: E402
 
 HELLO = "Hi **there**, ünïcode 🎉!"
@@ -129,6 +129,43 @@ def anthropic_answers_whole_and_streamed():
         usage = client.messages.create(model="any", max_tokens=1, messages=SAY_HELLO).usage
         assert count == usage.input_tokens + usage.cache_read_input_tokens, usage
         assert client.models.list().data[0].id == "scripted" and client.models.retrieve("scripted").display_name == "scripted"
+
+
+@test
+def openai_runs_a_tool_and_goes_on():
+    import json
+    with Server() as s:
+        client = openai_client(s)
+        talk = [{"role": "user", "content": "weather please"}]
+        tools = [{"type": "function", "function": TOOL}]
+        answer = client.chat.completions.create(model="m", messages=talk, tools=tools, tool_choice="auto").choices[0]
+        assert answer.finish_reason == "tool_calls" and answer.message.reasoning_content == "A tool helps."
+        call = answer.message.tool_calls[0]
+        assert json.loads(call.function.arguments) == {"city": "Paris", "days": 3}
+        talk += [answer.message, {"role": "tool", "tool_call_id": call.id, "content": "noon in Paris"}]
+        final = client.chat.completions.create(model="m", messages=talk, tools=tools)
+        assert final.choices[0].message.content == "It is sunny in Paris."
+        with client.chat.completions.stream(model="m", messages=talk[:1], tools=tools) as stream:
+            done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
+        assert done[0].name == "get_weather" and json.loads(done[0].arguments)["city"] == "Paris"
+
+
+@test
+def anthropic_thinks_runs_a_tool_and_goes_on():
+    with Server() as s:
+        client = anthropic_client(s)
+        talk = [{"role": "user", "content": "weather please"}]
+        tools = [{"name": "get_weather", "description": "weather", "input_schema": TOOL["parameters"]}]
+        more = {"model": "m", "max_tokens": 2000, "tools": tools, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+        answer = client.messages.create(messages=talk, **more)
+        assert answer.stop_reason == "tool_use" and [b.type for b in answer.content] == ["thinking", "tool_use"]
+        assert answer.content[0].thinking == "A tool helps." and answer.content[1].input == {"city": "Paris", "days": 3}
+        with client.messages.stream(messages=talk, **more) as stream:
+            streamed = stream.get_final_message()
+        assert [b.type for b in streamed.content] == ["thinking", "tool_use"] and streamed.content[1].input == answer.content[1].input
+        result = {"type": "tool_result", "tool_use_id": answer.content[1].id, "content": "noon in Paris"}
+        talk += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+        assert client.messages.create(messages=talk, **more).content[0].text == "It is sunny in Paris."
 
 
 @test

@@ -12,7 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
-from harness import Server, events  # noqa: E402
+from harness import TOOL, Server, events  # noqa: E402
 from tap import main, test  # noqa: E402
 
 CHAT, COMPLETION, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -163,6 +163,68 @@ def what_real_clients_send_is_understood():
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "noon"}]},
                                          {"type": "text", "text": "hello"}]}]}
         assert s.json(MESSAGES, blocks)["content"][0]["text"] == HELLO
+
+
+@test
+def a_template_that_wants_system_first_gets_it_first():
+    template = ("{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}{{ raise_exception('system must be first') }}"
+                "{%- endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}<|im_start|>assistant\n")
+    with Server({"template": template}) as s:
+        talk = [{"role": "user", "content": "a"}, {"role": "system", "content": "late"}, {"role": "user", "content": "b"}]
+        text = s.json("/apply-template", {"messages": talk})["prompt"]
+        assert text.startswith("<|im_start|>system\nlate<|im_end|>\n<|im_start|>user\na<|im_end|>"), text
+    with Server({"template": "{{ raise_exception('nothing pleases me') }}"}) as s:
+        response = s.post(CHAT, user("a"))
+        assert response.status == 400 and b"nothing pleases me" in response.body, response.body
+
+
+@test
+def thoughts_and_tool_calls_come_apart():
+    tools = {"tools": [{"type": "function", "function": TOOL}]}
+    arguments = {"city": "Paris", "days": 3}
+    with Server() as s:
+        thought = s.json(CHAT, user("think"))
+        message = thought["choices"][0]["message"]
+        assert message == {"role": "assistant", "content": "There are three.", "reasoning_content": "First I count the layers."}, message
+        details = thought["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        assert 20 < details < 50, details
+        whole = s.json(CHAT, user("weather", **tools))["choices"][0]
+        call = whole["message"]["tool_calls"][0]
+        assert whole["finish_reason"] == "tool_calls" and whole["message"]["content"] is None, whole
+        assert call["type"] == "function" and call["function"]["name"] == "get_weather" and json.loads(call["function"]["arguments"]) == arguments
+        assert whole["message"]["reasoning_content"] == "A tool helps."
+        both = s.json(CHAT, user("weather in two cities", **tools))["choices"][0]
+        assert [json.loads(c["function"]["arguments"])["city"] for c in both["message"]["tool_calls"]] == ["Paris", "Rome"]
+        assert both["message"]["content"].strip() == "Let me look." and len({c["id"] for c in both["message"]["tool_calls"]}) == 2
+        one = s.json(CHAT, user("weather in two cities", parallel_tool_calls=False, **tools))
+        assert len(one["choices"][0]["message"]["tool_calls"]) == 1 and one["choices"][0]["finish_reason"] == "tool_calls"
+        plain = s.json(CHAT, user("weather", tool_choice="none", **tools))["choices"][0]
+        assert "tool_calls" not in plain["message"] and "get_weather" in plain["message"]["content"], plain
+        stream = deltas(s.post(CHAT, user("weather in two cities", stream=True, **tools)).body)
+        pieces = [c["choices"][0]["delta"] for c in stream]
+        assert not any("<" in (d.get("content") or "") for d in pieces), "no part of a tag comes out"
+        calls = {}
+        for d in pieces:
+            for c in d.get("tool_calls", []):
+                calls.setdefault(c["index"], []).append(c)
+        assert [json.loads("".join(c["function"].get("arguments", "") for c in calls[i]))["city"] for i in (0, 1)] == ["Paris", "Rome"]
+        assert all(calls[i][0]["id"] and calls[i][0]["function"]["name"] == "get_weather" for i in (0, 1))
+        cut = s.json(CHAT, user("weather", max_tokens=80, **tools))["choices"][0]
+        assert cut["finish_reason"] == "length", cut
+        named = [(n, json.loads(d)) for n, d in events(s.post(MESSAGES, claude("weather", stream=True, thinking={"type": "enabled", "budget_tokens": 1024}, tools=[
+            {"name": "get_weather", "input_schema": TOOL["parameters"]}])).body)]
+        starts = [d["content_block"]["type"] for n, d in named if n == "content_block_start"]
+        assert starts == ["thinking", "tool_use"], starts
+        partial = "".join(d["delta"]["partial_json"] for n, d in named if n == "content_block_delta" and d["delta"]["type"] == "input_json_delta")
+        assert json.loads(partial) == arguments and named[-2][1]["delta"]["stop_reason"] == "tool_use"
+        assert [d["index"] for n, d in named if n == "content_block_stop"] == [0, 1]
+
+
+@test
+def a_raw_completion_is_not_taken_apart():
+    with Server() as s:
+        text = s.json(COMPLETION, {"prompt": "think"})["choices"][0]["text"]
+        assert text.startswith("<think>\nFirst"), text
 
 
 @test

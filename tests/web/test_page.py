@@ -112,6 +112,20 @@ def an_answer_streams_as_markdown(s, p):
 
 @test
 @with_page()
+def thoughts_are_folded(s, p):
+    p.say("think")
+    assert p.answered(1).split()[:4] == ["Thoughts", "There", "are", "three"]
+    folded = "return document.querySelector('.thinking-text').checkVisibility()"
+    assert not p.js(folded) and not p.js("return document.querySelector('.thinking').open")
+    p.click(".thinking summary")
+    assert "First I count the layers." in p.text(".thinking-text")
+    p.say("hello")
+    p.answered(2)
+    assert s.json("/v1/status")["past"][0]["prompt_tokens"] < 150, "thoughts are not sent back"
+
+
+@test
+@with_page()
 def what_a_model_writes_cannot_act(s, p):
     p.say("evil")
     text = p.answered(1)
