@@ -25,6 +25,7 @@ static const struct command commands[] = {
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
     {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
     {"devices", st_cmd_devices, "devices of this machine, which are used and why"},
+    {"synth", st_cmd_synth, "a model of the real shape with random weights"},
     {"inspect", st_cmd_inspect, "keys, tensors and types of a GGUF file"},
     {NULL, NULL, NULL},
 };
