@@ -6,6 +6,8 @@
 
 #include "kernel/x86/dot_lanes.inc"
 
+#include "kernel/x86/dot_grids.inc"
+
 struct w16 {
     __m256 low, high;
 };

@@ -92,37 +92,6 @@ V_INLINE void load_rows4(const uint8_t *p, size_t stride, vi out[4])
     out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-/* Where a row's i-th grid index of a chunk is found. */
-typedef uint32_t (*index_fn)(const uint8_t *block, int chunk, int i);
-
-/* Entries of four elements, one for each row. */
-V_INLINE vi lookup4(const uint32_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i)
-{
-    __m128i part[4];
-    for (int k = 0; k < 4; k++) {
-        const uint8_t *q = p + 4 * (size_t)k * stride;
-        part[k] = _mm_setr_epi32((int)grid[index(q, chunk, i)], (int)grid[index(q + stride, chunk, i)],
-                                 (int)grid[index(q + 2 * stride, chunk, i)], (int)grid[index(q + 3 * stride, chunk, i)]);
-    }
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(part[1], part[0])), _mm256_set_m128i(part[3], part[2]), 1);
-}
-
-/* Entries of eight elements: out[0] their first halves, out[1] their second. */
-V_INLINE void lookup8(const uint64_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i, vi out[2])
-{
-    vi half[2];
-    for (int h = 0; h < 2; h++) {
-        const uint8_t *a = p + 2 * (size_t)h * stride, *b = a + 4 * stride, *c = a + 8 * stride, *d = a + 12 * stride;
-        __m256i low = _mm256_set_epi64x((long long)grid[index(b + stride, chunk, i)], (long long)grid[index(b, chunk, i)],
-                                        (long long)grid[index(a + stride, chunk, i)], (long long)grid[index(a, chunk, i)]);
-        __m256i high = _mm256_set_epi64x((long long)grid[index(d + stride, chunk, i)], (long long)grid[index(d, chunk, i)],
-                                         (long long)grid[index(c + stride, chunk, i)], (long long)grid[index(c, chunk, i)]);
-        half[h] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    }
-    out[0] = _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(half[0]), _mm512_castsi512_ps(half[1]), 0x88));
-    out[1] = _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(half[0]), _mm512_castsi512_ps(half[1]), 0xdd));
-}
-
 /* A whole scale in the form that dot_part takes: here a 32-bit number. */
 V_INLINE vi scale_from_lane(vi s) { return s; }
 
