@@ -19,10 +19,10 @@ static const struct variant {
     int type;
     uint32_t rows, tile, row_bytes;
 } variants[] = {
-    {{"st_ordered_q8_0", "order", "pcciii", {128, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 8, 2720},
-    {{"st_free_q8_0", "order", "pcciii", {128, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 8, 2720},
-    {{"st_ordered_q2_0", "order", "pcciii", {128, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 16, 720},
-    {{"st_free_q2_0", "order", "pcciii", {128, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 16, 720},
+    {{"st_ordered_q8_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
+    {{"st_free_q8_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
+    {{"st_ordered_q2_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 8, 720},
+    {{"st_free_q2_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 8, 720},
 };
 
 struct bench {
@@ -64,6 +64,7 @@ static enum strata_result run(struct bench *b, const struct variant *v, struct s
     struct st_function_info info;
     struct st_graph *graph = NULL;
     const uint64_t matrix = (uint64_t)v->rows * v->row_bytes;
+    const uint32_t groups = 8 * b->dev->info.units;
     uint32_t launches = (uint32_t)(ARENA / matrix);
     launches = launches > MAX_LAUNCHES ? MAX_LAUNCHES : launches;
     double best = 0;
@@ -71,8 +72,9 @@ static enum strata_result run(struct bench *b, const struct variant *v, struct s
     if (r == STRATA_OK)
         r = t->graph_begin(queue, err);
     for (uint32_t i = 0; i < launches && r == STRATA_OK; i++) {
-        const union st_arg args[] = {{.p = b->y}, {.p = b->w + i * matrix}, {.p = b->x}, {.i = COLUMNS}, {.i = v->rows}, {.i = v->tile}};
-        r = t->launch(queue, f, (const uint32_t[3]){v->rows / v->tile, 1, 1}, args, err);
+        const union st_arg args[] = {{.p = b->y}, {.p = b->w + i * matrix}, {.p = b->x}, {.i = COLUMNS}, {.i = v->rows}, {.i = v->tile},
+                                     {.i = groups}};
+        r = t->launch(queue, f, (const uint32_t[3]){groups, 1, 1}, args, err);
     }
     if (r == STRATA_OK)
         r = t->graph_end(queue, &graph, err);

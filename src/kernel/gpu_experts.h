@@ -14,7 +14,8 @@ struct st_gpu_experts {
     st_addr x;     /* Q8 rows of n columns: gate and up read row job.row[i], down reads row job.place[i] */
     uint32_t n, rows, ldy;
     uint32_t n_jobs, most; /* the largest count of a job, 1 to 8 */
-    uint32_t tile;         /* rows of one matrix per group: a multiple of 8, or 0 for the default */
+    uint32_t tile;   /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
+    uint32_t groups; /* that the device runs at once: eight per unit is good; 0 when it is not known */
 };
 
 /* h[place] = silu(gate . x[row]) * (up . x[row]) */

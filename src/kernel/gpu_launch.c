@@ -6,7 +6,7 @@
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
 
-enum { COPY_GROUP = 256 * 4 * 16, ROWS_LIMIT = 65535, LOCAL_OUTPUTS = 128 };
+enum { COPY_GROUP = 256 * 4 * 16, ROWS_LIMIT = 65535, DEFAULT_GROUPS = 1024 };
 
 static uint32_t divide_up(uint32_t a, uint32_t b)
 {
@@ -129,46 +129,41 @@ static uint32_t many_rows(uint32_t count)
     return count == 1 ? 1 : count <= 4 ? 4 : 8;
 }
 
-/* Tiles have a multiple of so many rows, so that each begins at a multiple of 16 bytes. */
-static uint32_t tile_step(const struct product_type *t, uint32_t n)
-{
-    uint32_t bytes = n / 32 * t->block_bytes, step = 1;
-    while (bytes * step % 16)
-        step *= 2;
-    return step;
-}
-
-/* The limits of layout.h; n is a multiple of the block. */
+/* The rules of layout.h; n is a multiple of the block. */
 uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n)
 {
     const struct product_type *t = product_type(type);
     if (!t || n == 0 || n % t->elems || n > ST_GPU_COLUMNS)
         return 0;
-    uint32_t q8 = type == ST_TYPE_Q8_0, q2 = type == ST_TYPE_Q2_0;
-    uint32_t blocks = n / 32, chunks = divide_up(blocks, ST_CHUNK);
-    if (chunks > 1)
-        blocks = divide_up(divide_up(blocks, chunks), 8) * 8;
-    uint32_t vectors = divide_up(blocks, 4) | 1;
-    uint32_t bytes = chunks > 1 ? divide_up(blocks * t->block_bytes, 16) * 16 + 16 : blocks * t->block_bytes;
-    uint32_t limit = LOCAL_OUTPUTS / many;
-    uint32_t by_bytes = (ST_TILE_VECTORS(q8, q2, many) - 4) * 16 / bytes;
-    uint32_t by_sums = ST_SUM_VECTORS(q8, many) / (vectors * many), by_scales = ST_SCALE_VECTORS(q8, many) / vectors;
-    limit = by_bytes < limit ? by_bytes : limit;
+    uint32_t total = n / 32, chunks = divide_up(total, ST_CHUNK), unit = type == ST_TYPE_Q2_0 ? 4 : 2;
+    uint32_t blocks = chunks == 1 ? total : divide_up(divide_up(total, chunks), 8) * 8;
+    uint32_t limit = ST_PRODUCT_GROUP / divide_up(blocks, unit), by_sums = ST_SUM_VECTORS / (divide_up(blocks, 4) | 1);
+    uint32_t by_outputs = ST_PRODUCT_GROUP / many;
     limit = by_sums < limit ? by_sums : limit;
-    limit = by_scales < limit ? by_scales : limit;
-    return limit / tile_step(t, n) * tile_step(t, n);
+    limit = by_outputs < limit ? by_outputs : limit;
+    /* tiles that begin at multiples of 16 bytes, where there are such */
+    uint32_t bytes = total * t->block_bytes, step = 1;
+    while (bytes * step % 16)
+        step *= 2;
+    if (chunks == 1 && step <= limit)
+        return limit / step * step;
+    return limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS;
 }
 
-/* The tile for a launch: the wanted one if it is legal, or about 16 KiB of weights; 0 when there is none. matrices share a
- * group. */
-static uint32_t choose_tile(const struct product_type *t, uint32_t count, uint32_t n, uint32_t wanted, uint32_t matrices)
+/* The tile of a launch: the largest, or the wanted one; 0 when that is not possible. */
+static uint32_t choose_tile(int type, uint32_t count, uint32_t n, uint32_t wanted)
 {
-    uint32_t limit = st_gpu_tile_limit(t->type, many_rows(count), n) / matrices, step = tile_step(t, n);
-    if (wanted)
-        return wanted <= limit && wanted % step == 0 ? wanted : 0;
-    uint32_t bytes = n / 32 * t->block_bytes * matrices, tile = 16384 / bytes;
-    tile = tile > 32 ? 32 : tile < 8 ? 8 : tile;
-    return (tile < limit ? tile : limit) / step * step;
+    uint32_t limit = st_gpu_tile_limit(type, many_rows(count), n);
+    if (wanted > ST_LOOSE_ROWS && wanted != limit)
+        return 0;
+    return wanted == 0 ? limit : wanted <= limit ? wanted : 0;
+}
+
+/* How many groups share the tiles: as many as run at once, and not more than there are tiles. */
+static uint32_t choose_groups(uint32_t at_once, uint32_t tiles)
+{
+    at_once = at_once ? at_once : DEFAULT_GROUPS;
+    return at_once < tiles ? at_once : tiles;
 }
 
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err)
@@ -176,12 +171,12 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
     const struct product_type *t = product_type(a->type);
     if (!t)
         return st_fail(err, STRATA_E_UNSUPPORTED, "matrix-vector product: no kernel for %s weights", type_name(a->type));
-    uint32_t tile = a->count ? choose_tile(t, a->count, a->n, a->tile, 1) : 0;
+    uint32_t tile = a->count ? choose_tile(a->type, a->count, a->n, a->tile) : 0;
     if (tile == 0 || a->count > ST_MAX_ROWS || a->rows == 0 || a->ldy < a->rows)
         return st_fail(err, STRATA_E_UNSUPPORTED,
                        "matrix-vector product: no kernel for %u rows times %s [%u x %u] in tiles of %u rows", a->count,
                        type_name(a->type), a->rows, a->n, a->tile);
-    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)), divide_up(a->rows, tile), 1);
+    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)), choose_groups(a->groups, divide_up(a->rows, tile)), 1);
     out->args[0].p = a->y;
     out->args[1].p = a->w;
     out->args[2].p = a->x;
@@ -190,6 +185,7 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
     out->args[5].i = a->count;
     out->args[6].i = a->ldy;
     out->args[7].i = tile;
+    out->args[8].i = out->grid[0];
     return STRATA_OK;
 }
 
@@ -203,11 +199,13 @@ static enum strata_result experts(const char *family, const struct st_gpu_expert
     int first = t ? (matrices == 2 ? t->gate_up : t->down) : -1;
     if (first < 0)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for %s weights", family, type_name(a->type));
-    uint32_t tile = a->most ? choose_tile(t, a->most, a->n, a->tile, matrices) : 0;
+    uint32_t tile = a->most ? choose_tile(a->type, a->most, a->n, a->tile) : 0;
     if (tile == 0 || a->most > ST_MAX_ROWS || a->rows == 0 || a->n_jobs == 0 || a->n_jobs > ROWS_LIMIT || a->ldy < a->rows)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for up to %u rows times %s [%u x %u] in tiles of %u rows",
                        family, a->most, type_name(a->type), a->rows, a->n, a->tile);
-    start(out, (enum st_gpu_kernel)((uint32_t)first + many_index(a->most)), divide_up(a->rows, tile), a->n_jobs);
+    uint32_t groups = a->groups ? a->groups : DEFAULT_GROUPS;
+    start(out, (enum st_gpu_kernel)((uint32_t)first + many_index(a->most)),
+          choose_groups(divide_up(groups, a->n_jobs), divide_up(a->rows, tile)), a->n_jobs);
     out->args[0].p = a->y;
     out->args[1].p = a->base;
     out->args[2].p = a->jobs;
@@ -216,6 +214,7 @@ static enum strata_result experts(const char *family, const struct st_gpu_expert
     out->args[5].i = a->rows;
     out->args[6].i = a->ldy;
     out->args[7].i = tile;
+    out->args[8].i = out->grid[0];
     return STRATA_OK;
 }
 

@@ -12,14 +12,15 @@ struct st_gpu_matvec {
     st_addr w; /* rows x n as in the file; starts at a multiple of 16 and is readable up to the next one after its end */
     st_addr x; /* count activation rows in the type's layout, st_gpu_act_stride apart */
     uint32_t n, rows, count, ldy;
-    uint32_t tile; /* weight rows per group: a multiple of 8, or 0 for the default */
+    uint32_t tile;   /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
+    uint32_t groups; /* that the device runs at once: eight per unit is good; 0 when it is not known */
 };
 
 /* STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err);
 
-/* The most weight rows that a group can have for the type, up to `many` (1, 4, 8) activation rows and n columns, a multiple
- * of 8; 0 when the kernel cannot serve n. */
+/* The most weight rows that a group can work on at a time for the type, up to `many` (1, 4, 8) activation rows and n columns;
+ * 0 when no kernel can serve n. */
 uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n);
 
 #endif

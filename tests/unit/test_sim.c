@@ -9,7 +9,6 @@
 #include "kernel/gpu/host.h"
 #include "kernel/gpu_copy.h"
 #include "kernel/gpu_norm.h"
-#include "runtime/bench.h"
 #include "runtime/device.h"
 #include "runtime/fibers.h"
 
@@ -403,40 +402,6 @@ static void work_items_that_do_not_meet_are_an_error_and_the_fibers_go_on(void *
     st_fibers_free(f);
 }
 
-/* ---- the measurement of products, on a device whose speed is known ---- */
-
-struct seen {
-    int lines;
-    double best;
-};
-
-static void see(void *arg, const struct st_bench_line *line)
-{
-    struct seen *s = arg;
-    s->lines++;
-    assert_true(line->bytes > 1 << 20 && line->microseconds > 0);
-    if (line->rate > s->best)
-        s->best = line->rate;
-}
-
-static void the_measurement_of_products_finds_the_speed_of_a_modelled_device(void **state)
-{
-    (void)state;
-    struct st_devices *set;
-    struct st_device *dev;
-    struct strata_error err;
-    struct seen seen = {0};
-    assert_ok(st_devices_open(&(struct st_device_options){.devices = "sim:sm_90:1G:bw=100G"}, &set, &err), &err);
-    assert_ok(st_device_open(set, set->chosen[0], NULL, &dev, &err), &err);
-    /* an arena of one expert window keeps the work small: only the products that fit are measured */
-    struct st_bench_options options = {.arena = 10 << 20, .report = see, .arg = &seen};
-    assert_ok(st_bench_products(dev, &options, &err), &err);
-    assert_int_equal(seen.lines, 2);
-    assert_true(seen.best > 90e9 && seen.best < 100e9);
-    st_device_close(dev);
-    st_devices_close(set);
-}
-
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_description_says_what_the_device_is),
     cmocka_unit_test(a_description_that_is_not_understood_is_refused_with_its_part),
@@ -451,7 +416,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_lost_device_answers_every_call_with_its_first_message),
     cmocka_unit_test(a_stuck_queue_is_given_up_after_its_patience),
     cmocka_unit_test(work_items_that_do_not_meet_are_an_error_and_the_fibers_go_on),
-    cmocka_unit_test(the_measurement_of_products_finds_the_speed_of_a_modelled_device),
 };
 
 int main(void)

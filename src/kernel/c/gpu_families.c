@@ -47,19 +47,22 @@ static void quantize_row(enum st_act act, uint8_t *to, const float *x, uint32_t 
 {
     const uint32_t part = act == ST_ACT_Q8 ? 32 : 256;
     float d, s;
+    int8_t q[256];
     int16_t sums[16];
     for (uint32_t i = 0; i < n; i += part) {
-        struct st_act_row row = {.q = (int8_t *)to + i, .d = &d, .s = &s, .sums = sums};
+        struct st_act_row row = {.q = q, .d = &d, .s = &s, .sums = sums};
         st_act_quantize(act, x + i, part, &row);
         memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SCALES(n) + i / 8 : ST_Q8K_SCALES(n) + i / 64), &d, 4);
         for (uint32_t b = 0; b < part / 32; b++) {
             int32_t sum = sums[2 * b] + sums[2 * b + 1];
             memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SUMS(n) : ST_Q8K_SUMS(n)) + (i / 32 + b) * 4, &sum, 4);
         }
+        for (uint32_t e = i; e < i + part; e++) {
+            to[ST_PLACE(n, e)] = (uint8_t)q[e - i];
+            if (act == ST_ACT_Q8)
+                to[ST_Q8_TRANSPOSED(n) + ST_T_PLACE(n, e)] = (uint8_t)q[e - i];
+        }
     }
-    if (act == ST_ACT_Q8)
-        for (uint32_t e = 0; e < n; e++)
-            to[ST_Q8_TRANSPOSED(n) + e / 16 * 16 + e % 4 * 4 + e / 4 % 4] = to[e];
 }
 
 static void norm(enum st_act act, const uint32_t grid[3], const union st_arg *args)
@@ -91,17 +94,19 @@ static size_t row_bytes(int type, uint32_t n)
     return (size_t)n / info->block_elems * info->block_bytes;
 }
 
-/* y[0 .. rows) = w . x for one activation row in the GPU's layout, which has no sums of 16. */
+/* y[0 .. rows) = w . x for one activation row in the GPU's layout. */
 static void product_row(const struct st_dot_table *dot, int type, float *y, const uint8_t *w, uint32_t rows, const uint8_t *x,
                         uint32_t n)
 {
+    int8_t q[ST_GPU_COLUMNS];
     int16_t sums[ST_GPU_COLUMNS / 16];
-    struct st_act_row row = {.q = (int8_t *)(uintptr_t)x, .sums = sums};
+    struct st_act_row row = {.q = q, .sums = sums};
     row.d = (float *)(uintptr_t)(x + (st_type_info(type)->act == ST_ACT_Q8 ? ST_Q8_SCALES(n) : ST_Q8K_SCALES(n)));
     for (uint32_t t = 0; t < n / 16; t++) {
         sums[t] = 0;
-        for (int j = 0; j < 16; j++)
-            sums[t] = (int16_t)(sums[t] + row.q[16 * t + (uint32_t)j]);
+        memcpy(q + 16 * t, x + ST_PLACE(n, 16 * t), 16);
+        for (uint32_t j = 0; j < 16; j++)
+            sums[t] = (int16_t)(sums[t] + q[16 * t + j]);
     }
     dot->rows[type](y, w, row_bytes(type, n), (int)rows, &row, 1, rows, n);
 }

@@ -3,7 +3,6 @@
 #include "dialect.h"
 
 #define GROUP 128
-#define VALUES 16
 
 /* out[value * 128 + item]; in: 128 words; tile: 16 x 32 bytes of A, then 16 x 32 bytes of B; sums: 16 x 16 products.
  * flag: 7 + value 0 of item 0's input, stored last at system scope. grid: 1 group. */
@@ -16,7 +15,8 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     st_barrier();
     if (item < 64)
         st_copy_issue(operands + item, tile + item);
-    st_copies_done();
+    st_copies_commit();
+    st_copies_wait(0);
     st_barrier();
 
     out[0 * GROUP + item] = words[(item + 1) % GROUP];
@@ -29,7 +29,9 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     out[3 * GROUP + item] = (uint)votes ^ (uint)(votes >> 32);
     out[4 * GROUP + item] = st_any(word % 64 == 5);
     out[5 * GROUP + item] = (uint)st_dot4(word, words[(item + 1) % GROUP], (int)item);
-    out[6 * GROUP + item] = st_lookup16(word & 0x0f0f0f0fu, 0x03020100u, 0x87868584u, 0x0b0a0908u, 0x8f8e8d8cu);
+    uint lower, upper;
+    st_lookup_nibbles(word, 0x03020100u, 0x87868584u, 0x0b0a0908u, 0x8f8e8d8cu, &lower, &upper);
+    out[6 * GROUP + item] = lower;
     const float f = st_float_of((word & 0x807fffffu) | 0x3f000000u);
     out[7 * GROUP + item] = st_bits_of(st_sqrt(st_abs(f)));
     out[8 * GROUP + item] = st_bits_of(1.0f / f);
@@ -40,6 +42,7 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     out[13 * GROUP + item] = st_half_of_float(f * (float)(word & 0xffu) * 0x1p-20f);
     out[14 * GROUP + item] = (uint)st_round_even(f * 100.0f);
     out[15 * GROUP + item] = st_bits_of(st_fma(f, 1.0f / 3.0f, -f));
+    out[16 * GROUP + item] = upper;
 
     struct st_tile d;
     for (uint i = 0; i < ST_TILE_VALUES; i++)

@@ -21,6 +21,7 @@
 #define LOCAL_ARRAY(type, name, count) local type name[count]
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
+#define UNROLL_TERMS _Pragma("unroll 4")
 
 #endif
 
@@ -209,30 +210,32 @@ INLINE int st_dot4(uint a, uint b, int c)
 #endif
 }
 
-/* ---- table of sixteen bytes: byte i of the result is byte (index byte i, 0..15) of the table {t0, t1, t2, t3} ---- */
+/* ---- table of sixteen bytes {t0, t1, t2, t3}: the entries for the lower nibbles of the four bytes of q, and for the upper
+ * ones ---- */
 
-INLINE uint st_lookup16(uint index, uint t0, uint t1, uint t2, uint t3)
+INLINE void st_lookup_nibbles(uint q, uint t0, uint t1, uint t2, uint t3, uint *lower, uint *upper)
 {
 #if defined(__NVPTX__)
-    /* prmt takes its four selectors as nibbles; two selectors stand in each half of the gathered word */
-    uint sel = (index | (index >> 4)) & 0x00ff00ffu;
-    sel = (sel | (sel >> 8)) & 0xffffu;
-    const uint low = __nvvm_prmt(t0, t1, sel & 0x7777u), high = __nvvm_prmt(t2, t3, sel & 0x7777u);
-    const uint upper = ((index >> 3) & 0x01010101u) * 0xffu;
-    return (low & ~upper) | (high & upper);
+    /* prmt picks four bytes of eight by the nibbles of the selector's lower half: the first and second half of the table are
+     * looked up with three bits of four nibbles, and a third prmt takes one of the two by the fourth bit */
+    const uint three = q & 0x77777777u, fourth = 0x32103210u | ((q & 0x88888888u) >> 1);
+    const uint a = __nvvm_prmt(__nvvm_prmt(t0, t1, three), __nvvm_prmt(t2, t3, three), fourth);
+    const uint b = __nvvm_prmt(__nvvm_prmt(t0, t1, three >> 16), __nvvm_prmt(t2, t3, three >> 16), fourth >> 16);
+    *lower = __nvvm_prmt(a, b, 0x6420u);
+    *upper = __nvvm_prmt(a, b, 0x7531u);
 #elif defined(__AMDGCN__)
-    const uint low = __builtin_amdgcn_perm(t1, t0, index & 0x07070707u);
-    const uint high = __builtin_amdgcn_perm(t3, t2, index & 0x07070707u);
-    const uint upper = ((index >> 3) & 0x01010101u) * 0xffu;
-    return (low & ~upper) | (high & upper);
+    const uint l = q & 0x0f0f0f0fu, u = (q >> 4) & 0x0f0f0f0fu;
+    const uint l_high = ((l >> 3) & 0x01010101u) * 0xffu, u_high = ((u >> 3) & 0x01010101u) * 0xffu;
+    *lower = (__builtin_amdgcn_perm(t1, t0, l & 0x07070707u) & ~l_high) | (__builtin_amdgcn_perm(t3, t2, l & 0x07070707u) & l_high);
+    *upper = (__builtin_amdgcn_perm(t1, t0, u & 0x07070707u) & ~u_high) | (__builtin_amdgcn_perm(t3, t2, u & 0x07070707u) & u_high);
 #else
-    uint result = 0;
-    for (uint i = 0; i < 32; i += 8) {
-        const uint k = (index >> i) & 15;
+    *lower = *upper = 0;
+    for (uint i = 0; i < 8; i++) {
+        const uint k = (q >> (4 * i)) & 15;
         const uint word = k < 8 ? (k < 4 ? t0 : t1) : (k < 12 ? t2 : t3);
-        result |= ((word >> (k % 4 * 8)) & 0xff) << i;
+        const uint entry = ((word >> (k % 4 * 8)) & 0xff) << (i / 2 * 8);
+        *(i % 2 ? upper : lower) |= entry;
     }
-    return result;
 #endif
 }
 
@@ -326,32 +329,50 @@ INLINE ushort st_half_of_float(float f)
 #define ST_FMAF(a, b, c) st_fma(a, b, c)
 #include "../exact_math.h"
 
-/* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Between issue and
- * st_copies_done neither end is touched; a barrier makes the bytes visible to the other work-items. UNROLL_COPIES stands before
- * a loop of issues: where copies are plain loads and stores, four loads are then in flight. ---- */
+/* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Copies are put into
+ * batches by st_copies_commit; st_copies_wait(n) waits until at most the n newest batches are under way (n is 0, 1 or 2).
+ * Between issue and wait neither end is touched; a barrier makes the bytes visible to the other work-items. ST_COPIES_AHEAD
+ * is 0 where copies are plain loads and stores; UNROLL_COPIES stands before a loop of issues, so that four loads are in
+ * flight there. ---- */
 
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 800
+#define ST_COPIES_AHEAD 1
 #define UNROLL_COPIES
 INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
 {
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"l"(to), "l"(from) : "memory");
 }
-INLINE void st_copies_done(void)
+INLINE void st_copies_commit(void)
 {
-    __asm__ volatile("cp.async.wait_all;" ::: "memory");
+    __asm__ volatile("cp.async.commit_group;" ::: "memory");
+}
+INLINE void st_copies_wait(uint newest)
+{
+    if (newest == 0)
+        __asm__ volatile("cp.async.wait_group 0;" ::: "memory");
+    else if (newest == 1)
+        __asm__ volatile("cp.async.wait_group 1;" ::: "memory");
+    else
+        __asm__ volatile("cp.async.wait_group 2;" ::: "memory");
 }
 #else
 #ifdef ST_HOST
+#define ST_COPIES_AHEAD (ST_LANES == 32) /* the host goes both ways */
 #define UNROLL_COPIES
 #else
+#define ST_COPIES_AHEAD 0
 #define UNROLL_COPIES _Pragma("unroll 4")
 #endif
 INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
 {
     *to = *from;
 }
-INLINE void st_copies_done(void)
+INLINE void st_copies_commit(void)
 {
+}
+INLINE void st_copies_wait(uint newest)
+{
+    (void)newest;
 }
 #endif
 

@@ -32,6 +32,7 @@ typedef struct {
 #define LOCAL_ARRAY(type, name, count) type *const name = st_fiber_local(st_item_now, (count) * sizeof(type))
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL
+#define UNROLL_TERMS
 
 INLINE uint st_item(void)
 {

@@ -21,8 +21,8 @@
 #define UNPACK_pppcc(name) name(P(0), P(1), P(2), P(3), P(4))
 #define UNPACK_pcciiif(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].f)
 #define UNPACK_ppcciiif(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].f)
-#define UNPACK_pcciiiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i, args[7].i)
-#define UNPACK_pccciiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i)
+#define UNPACK_pcciiiiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
+#define UNPACK_pccciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_4) X(args, name##_8)
 #define HOST_KERNELS(X)                                                                                               \
@@ -35,14 +35,14 @@
     X(ppcciiif, st_norm_q8k)                                                                                          \
     X(pci, st_quant_q8)                                                                                               \
     X(pci, st_quant_q8k)                                                                                              \
-    ROWS(X, pcciiiii, st_mv_q8_0)                                                                                     \
-    ROWS(X, pcciiiii, st_mv_q2_0)                                                                                     \
-    ROWS(X, pcciiiii, st_mv_iq4_nl)                                                                                   \
-    ROWS(X, pcciiiii, st_mv_q4_k)                                                                                     \
-    ROWS(X, pccciiii, st_gate_up_q8_0)                                                                                \
-    ROWS(X, pccciiii, st_gate_up_q2_0)                                                                                \
-    ROWS(X, pccciiii, st_down_q8_0)                                                                                   \
-    ROWS(X, pccciiii, st_down_q2_0)
+    ROWS(X, pcciiiiii, st_mv_q8_0)                                                                                     \
+    ROWS(X, pcciiiiii, st_mv_q2_0)                                                                                     \
+    ROWS(X, pcciiiiii, st_mv_iq4_nl)                                                                                   \
+    ROWS(X, pcciiiiii, st_mv_q4_k)                                                                                     \
+    ROWS(X, pccciiiii, st_gate_up_q8_0)                                                                                \
+    ROWS(X, pccciiiii, st_gate_up_q2_0)                                                                                \
+    ROWS(X, pccciiiii, st_down_q8_0)                                                                                   \
+    ROWS(X, pccciiiii, st_down_q2_0)
 
 #define CALL(kind, name)                                                                                              \
     static void call_##name(const union st_arg *args)                                                                 \

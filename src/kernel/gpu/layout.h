@@ -1,5 +1,5 @@
-/* Memory layouts that the host and the GPU kernels share. Valid C and OpenCL C. Every size is in bytes, every row starts at
- * a multiple of 16 bytes. n is the number of elements of a row, a multiple of 32 (Q8) or 256 (Q8K). */
+/* Memory layouts that the host and the GPU kernels share. Valid C and OpenCL C. Every size is in bytes, every part of a row
+ * starts at a multiple of 16 bytes. n is the number of elements of a row, a multiple of 32 (Q8) or 256 (Q8K). */
 #ifndef ST_KERNEL_GPU_LAYOUT_H
 #define ST_KERNEL_GPU_LAYOUT_H
 
@@ -12,31 +12,39 @@ typedef uint32_t st_u32;
 typedef uint64_t st_u64;
 #endif
 
-/* One row of Q8 activations: the bytes q[n]; the same bytes with each 16 elements transposed as a 4 x 4 matrix (element
- * 4 b + k at place 4 k + b, what two-bit weights are multiplied with); the scale d of each 32 elements as f32; the sum of each
- * 32 q as i32. */
-#define ST_Q8_TRANSPOSED(n) (n)
-#define ST_Q8_SCALES(n) (2 * (n))
-#define ST_Q8_SUMS(n) (2 * (n) + (n) / 8)
-#define ST_Q8_STRIDE(n) (2 * (n) + ((n) / 4 + 15) / 16 * 16)
+/* Activation bytes are stored so that neighbouring work-items, each of which needs the bytes of its own unit of columns,
+ * read neighbouring 16-byte vectors: vector k of all units, then vector k + 1 of all units. A unit has 64 columns; in the
+ * second copy, which two-bit weights are multiplied with, 128, and the 16 bytes of a vector are transposed as a 4 x 4 matrix
+ * there (byte 4 b + c at place 4 c + b). The last unit may be padded. */
+#define ST_UNITS(n) (((n) + 63) / 64)
+#define ST_T_UNITS(n) (((n) + 127) / 128)
+/* Where element e is, from the start of the copy. */
+#define ST_PLACE(n, e) (((e) / 16 % 4 * ST_UNITS(n) + (e) / 64) * 16 + (e) % 16)
+#define ST_T_PLACE(n, e) (((e) / 16 % 8 * ST_T_UNITS(n) + (e) / 128) * 16 + (e) % 4 * 4 + (e) / 4 % 4)
 
-/* One row of Q8K activations: the bytes q[n]; the scale of each 256 elements as f32; the sum of each 32 q as i32. */
+#define ST_ROUND16(bytes) (((bytes) + 15) / 16 * 16)
+
+/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as i32. */
+#define ST_Q8_TRANSPOSED(n) (ST_UNITS(n) * 64)
+#define ST_Q8_SCALES(n) (ST_Q8_TRANSPOSED(n) + ST_T_UNITS(n) * 128)
+#define ST_Q8_SUMS(n) (ST_Q8_SCALES(n) + ST_ROUND16((n) / 8))
+#define ST_Q8_STRIDE(n) (ST_Q8_SUMS(n) + ST_ROUND16((n) / 8))
+
+/* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q as i32. */
 #define ST_Q8K_SCALES(n) (n)
-#define ST_Q8K_SUMS(n) ((n) + (n) / 64)
-#define ST_Q8K_STRIDE(n) ((n) + ((n) / 64 + (n) / 8 + 15) / 16 * 16)
+#define ST_Q8K_SUMS(n) ((n) + ST_ROUND16((n) / 64))
+#define ST_Q8K_STRIDE(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
 
-/* Products work on chunks of a row so that local memory is bounded: a row of `blocks` 32-element blocks is cut into
- * ceil(blocks / ST_CHUNK) chunks of equal size, rounded up to 8 blocks. */
-#define ST_CHUNK 80
-
-/* Local memory of a product kernel for up to `many` activation rows, in 16-byte vectors: the bytes of tile rows, the sums
- * and the scales. For chunks of `blocks` blocks a tile may have `rows` rows (of both matrices of a gate and up kernel together)
- * when rows * (bytes of a chunk + 32) / 16 + 2, rows * many * v and rows * v with v = ceil(blocks / 4) | 1 fit and
- * rows * many <= 128. */
-#define ST_TILE_ROWS(q8_0, many) ((q8_0) || (many) > 1 ? 8 : 16)
-#define ST_TILE_VECTORS(q8_0, q2_0, many) (ST_TILE_ROWS(q8_0, many) * (ST_CHUNK * ((q8_0) ? 34 : (q2_0) ? 9 : 18) / 16 + 2) + 2)
-#define ST_SUM_VECTORS(q8_0, many) (ST_TILE_ROWS(q8_0, many) * (many) * (ST_CHUNK / 4 + 1))
-#define ST_SCALE_VECTORS(q8_0, many) (ST_TILE_ROWS(q8_0, many) * (ST_CHUNK / 4 + 1))
+/* Decode products: a group of ST_PRODUCT_GROUP work-items handles tiles of weight rows; a work-item has one unit of columns of
+ * one row of the tile. A row of more than ST_CHUNK blocks of 32 elements is cut into ceil(blocks / ST_CHUNK) equal chunks,
+ * rounded up to 8 blocks. With `units` units in a chunk and v = ceil(blocks of a chunk / 4) | 1, a tile has at most
+ * ST_PRODUCT_GROUP / units rows, ST_SUM_VECTORS / v rows and ST_PRODUCT_GROUP / (activation rows) rows; a tile that is not one
+ * stretch of memory beginning at a multiple of 16 bytes (rows in chunks, or rows whose bytes do not fit) at most
+ * ST_LOOSE_ROWS. */
+#define ST_PRODUCT_GROUP 160
+#define ST_CHUNK 320
+#define ST_SUM_VECTORS 168
+#define ST_LOOSE_ROWS 8
 
 /* Most activation rows of one decode product. */
 #define ST_MAX_ROWS 8

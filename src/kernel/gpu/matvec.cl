@@ -1,29 +1,20 @@
 /* Decode products: y[m][o] = row o of w times activation row m, for 1 to 8 activation rows; body in product.h.
  *
  * w: rows of the file's blocks. x: Q8 rows (Q4_K: Q8K rows) of layout.h. y: f32, ldy floats from row to row.
- * n: columns, a multiple of 32 (Q8_0, IQ4_NL), 64 (Q2_0), 256 (Q4_K). tile: weight rows per group, a multiple of 8 within
- * the limits of layout.h. count: activation rows, at most the number in the kernel's name.
- * grid: ceil(rows / tile) groups. */
+ * n: columns, a multiple of 32 (Q8_0, IQ4_NL), 64 (Q2_0), 256 (Q4_K). tile: weight rows of a tile within the limits of
+ * layout.h. count: activation rows, at most the number in the kernel's name. grid: groups, which share the tiles. */
 #include "product.h"
 
 #define MATVEC(name, type, many)                                                                                          \
     KERNEL(GROUP) name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x, uint n,      \
-                       uint rows, uint count, uint ldy, uint tile)                                                            \
+                       uint rows, uint count, uint ldy, uint tile, uint groups)                                               \
     {                                                                                                                         \
-        LOCAL_ARRAY(uint4, bytes, ST_TILE_VECTORS((type) == Q8_0, (type) == Q2_0, many));                                     \
-        LOCAL_ARRAY(int4, sums, ST_SUM_VECTORS((type) == Q8_0, many));                                                        \
-        LOCAL_ARRAY(float4, scales, ST_SCALE_VECTORS((type) == Q8_0, many));                                                  \
-        const uint first = st_group() * tile;                                                                                 \
-        struct product p;                                                                                                     \
-        p.n = n;                                                                                                              \
-        p.row_bytes = BLOCKS_BYTES(type, n / 32);                                                                             \
-        p.rows = p.split = rows - first < tile ? rows - first : tile;                                                         \
-        p.first = p.second = w + (ulong)first * p.row_bytes;                                                                  \
-        const float v = multiply_tile(type, (many) == 1 ? 1 : 2, bytes, sums, scales, &p, x,                                  \
-                                      (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count);       \
-        const uint item = st_item();                                                                                          \
-        if (item < p.rows * count)                                                                                            \
-            y[(ulong)(item / p.rows) * ldy + first + item % p.rows] = v;                                                      \
+        LOCAL_ARRAY(uint4, tiles, TILES(type) * TILE_VECTORS(type));                                                          \
+        LOCAL_ARRAY(int4, sums, (many)*ST_SUM_VECTORS);                                                                       \
+        LOCAL_ARRAY(float4, scales, ST_SUM_VECTORS);                                                                          \
+        const struct product p = describe(type, n, rows, tile, groups);                                                       \
+        run_product(type, many, 1, tiles, sums, scales, &p, st_group(), w, w, x,                                              \
+                    (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count, y, ldy, 0);              \
     }
 
 MATVEC(st_mv_q8_0_1, Q8_0, 1)

@@ -69,8 +69,8 @@ INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v,
     const int q = stored == 0.0f || !inside ? 0 : round_q(v * (1.0f / d));
     const int sum = add32(words, q);
     if (inside) {
-        to[e] = (uchar)q;
-        to[ST_Q8_TRANSPOSED(n) + (e & ~15u) + (e % 4) * 4 + e / 4 % 4] = (uchar)q;
+        to[ST_PLACE(n, e)] = (uchar)q;
+        to[ST_Q8_TRANSPOSED(n) + ST_T_PLACE(n, e)] = (uchar)q;
         if (e % 32 == 0) {
             *(global float *)(to + ST_Q8_SCALES(n) + e / 8) = stored;
             *(global int *)(to + ST_Q8_SUMS(n) + e / 8) = sum;
@@ -103,7 +103,7 @@ INLINE void put_q8k(local uint *words, local uint *best, global uchar *to, uint 
     const float factor = -127.0f / st_float_of(zero ? 0x3f800000u : value);
     const int q = zero ? 0 : round_q(v * factor);
     const int sum = add32(words, q);
-    to[e] = (uchar)q;
+    to[ST_PLACE(n, e)] = (uchar)q;
     if (item % 32 == 0)
         *(global int *)(to + ST_Q8K_SUMS(n) + e / 8) = sum;
     if (item == 0)
