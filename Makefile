@@ -14,9 +14,8 @@ DEMO_PROMPT ?= What is gimp?
 .PHONY: all deps deps-check deps-lint demo check check-all portable format lint clean
 
 all: deps $(BUILD)/build.ninja
-	ninja -C $(BUILD)
-	@ln -sf src/cli/strata $(BUILD)/strata
-	@if [ -x $(BUILD)/src/cli/strata-device ]; then ln -sf src/cli/strata-device $(BUILD)/strata-device; fi
+	ninja -C $(BUILD) src/cli/strata src/cli/strata-device
+	@ln -sf src/cli/strata src/cli/strata-device $(BUILD)
 
 deps:
 	@sh scripts/deps.sh build
