@@ -29,7 +29,7 @@ suites() {
 }
 
 sanitize() { # sanitize LIST: meson options of a sanitized build
-    echo "-Dbuildtype=debugoptimized -Db_sanitize=$1 -Db_lundef=false"
+    echo "-Ddebug=true -Doptimization=1 -Db_sanitize=$1 -Db_lundef=false"
 }
 
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
