@@ -61,47 +61,40 @@ static void take_rows(struct strata_engine *e, struct st_bump *b)
 {
     uint64_t n = e->placement.rows;
     e->rows = (struct st_rows){.slot = st_bump_take(b, n, sizeof(int32_t)),
-                           .pos = st_bump_take(b, n, sizeof(int32_t)),
-                           .token = st_bump_take(b, n, sizeof(int32_t)),
-                           .axis = st_bump_take(b, n, 3 * sizeof(int32_t)),
-                           .history = st_bump_take(b, n, ST_HISTORY * sizeof(int32_t)),
-                           .out = st_bump_take(b, n, sizeof(int32_t)),
-                           .span = st_bump_take(b, n + 1, sizeof(int32_t)),
-                           .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
-                           .embd_row = st_bump_take(b, n, 1)};
+                               .pos = st_bump_take(b, n, sizeof(int32_t)),
+                               .token = st_bump_take(b, n, sizeof(int32_t)),
+                               .axis = st_bump_take(b, n, 3 * sizeof(int32_t)),
+                               .history = st_bump_take(b, n, ST_HISTORY * sizeof(int32_t)),
+                               .out = st_bump_take(b, n, sizeof(int32_t)),
+                               .span = st_bump_take(b, n + 1, sizeof(int32_t)),
+                               .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
+                               .embd_row = st_bump_take(b, n, 1)};
     if (e->ngram.hash) {
         e->rows.ngram = st_ngram_io_data(e->ngram_io);
         e->rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
         e->ngram_rows = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint64_t));
     }
+    e->hand_off = st_bump_take(b, n, e->dims.wide * sizeof(float));
 }
 
-/* Lays everything out from base; NULL only counts. *bytes: what the layout takes. */
-static enum strata_result lay_out(struct strata_engine *e, uint8_t *base, uint64_t *bytes, struct strata_error *err)
+static struct st_model_options bind_options(const struct strata_engine *e)
 {
-    const struct st_family *family = e->bound.family;
-    st_program_free(&e->trunk);
-    st_program_free(&e->draft);
-    struct st_bump b = {.base = base};
+    enum strata_mtp_norm norm = e->options.mtp_norm;
+    return (struct st_model_options){.fp32 = e->options.fp32,
+                                     .draft_norm_per_stream =
+                                         norm == STRATA_MTP_NORM_FILE ? -1 : norm == STRATA_MTP_NORM_PER_STREAM};
+}
+
+/* Memory of the rows, and of the residual between stages. */
+static enum strata_result open_rows(struct strata_engine *e, struct strata_error *err)
+{
+    struct st_bump b = {0};
     take_rows(e, &b);
-    /* State comes first and scratch after it; both counted from where the part before ended. */
-    enum strata_result r = STRATA_OK;
-    for (int part = 0; part < (e->dims.draft ? 2 : 1) && !r; part++) {
-        struct st_bump counted = {0}, unused = {0}, scratch;
-        struct st_program probe = {0}, *p = part ? &e->draft : &e->trunk;
-        r = family->place(&e->bound, (enum st_part)part, &e->placement, &e->rows, &counted, &unused, &probe, err);
-        st_program_free(&probe);
-        if (r)
-            break;
-        scratch = b;
-        st_bump_take(&scratch, 1, counted.peak);
-        r = family->place(&e->bound, (enum st_part)part, &e->placement, &e->rows, &b, &scratch, p, err);
-        b.used = b.peak = scratch.peak;
-    }
-    *bytes = b.peak;
-    if (!r && b.overflow)
-        r = st_fail(err, STRATA_E_LIMIT, "buffers for %u tokens of context do not fit in memory", e->placement.context);
-    return r;
+    if (b.overflow || !(e->row_memory = aligned_alloc(64, b.peak)))
+        return st_fail(err, STRATA_E_MEMORY, "no memory for passes of %u rows", e->placement.rows);
+    b = (struct st_bump){.base = e->row_memory};
+    take_rows(e, &b);
+    return STRATA_OK;
 }
 
 /* The table of n-grams, if the model has one: rows are fetched by the pass. */
@@ -123,7 +116,7 @@ static enum strata_result open_ngram(struct strata_engine *e, struct strata_erro
                               &e->ngram_io, err);
 }
 
-static enum strata_result place(struct strata_engine *e, struct strata_error *err)
+static enum strata_result open_passes(struct strata_engine *e, struct strata_error *err)
 {
     const struct strata_engine_options *o = &e->options;
     uint64_t row = (uint64_t)e->dims.vocabulary * sizeof(float), out = LOGITS_BYTES / row;
@@ -135,14 +128,19 @@ static enum strata_result place(struct strata_engine *e, struct strata_error *er
                                          .out_rows = out < rows ? (uint32_t)out : rows,
                                          .kv = kv_type(o->kv)};
     enum strata_result r = open_ngram(e, err);
-    if (!r)
-        r = lay_out(e, NULL, &e->arena_bytes, err);
-    if (r)
-        return r;
-    if (e->arena_bytes > SIZE_MAX / 2 || !(e->arena = aligned_alloc(64, e->arena_bytes)))
-        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for %llu MiB of state and buffers (context %u, %u sessions)",
-                       e->model->gguf->path, (unsigned long long)(e->arena_bytes >> 20), o->context, o->sessions);
-    return lay_out(e, e->arena, &e->arena_bytes, err);
+    return r ? r : open_rows(e, err);
+}
+
+static enum strata_result open_stages(struct strata_engine *e, struct strata_error *err)
+{
+    struct st_stage_config config = {.gguf = e->model->gguf,
+                                     .draft_gguf = e->draft_gguf,
+                                     .options = bind_options(e),
+                                     .placement = e->placement,
+                                     .ngram = &e->ngram};
+    enum strata_result r = st_stage_cpu_open(&config, &e->rows, &e->kernels, e->options.threads, &e->stages[0], err);
+    e->n_stages = r ? 0 : 1;
+    return r;
 }
 
 enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
@@ -160,9 +158,7 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
         if (!r && !(e->options.mtp_path = e->mtp_path = strdup(e->options.mtp_path)))
             r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
     }
-    struct st_model_options bind = {.fp32 = e->options.fp32, .draft_norm_per_stream = -1};
-    if (e->options.mtp_norm != STRATA_MTP_NORM_FILE)
-        bind.draft_norm_per_stream = e->options.mtp_norm == STRATA_MTP_NORM_PER_STREAM;
+    struct st_model_options bind = bind_options(e);
     if (!r)
         r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
     if (!r) {
@@ -179,10 +175,9 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
     if (!r)
         e->options.cpu = e->kernels.name;
     if (!r)
-        r = place(e, err);
-    size_t scratch = e->trunk.worker_scratch > e->draft.worker_scratch ? e->trunk.worker_scratch : e->draft.worker_scratch;
+        r = open_passes(e, err);
     if (!r)
-        r = st_team_create(e->options.threads, scratch, &e->team, err);
+        r = open_stages(e, err);
     if (r) {
         strata_engine_free(e);
         return r;
@@ -195,38 +190,20 @@ void strata_engine_free(struct strata_engine *e)
 {
     if (!e)
         return;
-    st_team_free(e->team);
-    st_program_free(&e->trunk);
-    st_program_free(&e->draft);
+    for (int i = 0; i < e->n_stages; i++)
+        st_stage_close(e->stages[i]);
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
     free(e->mtp_path);
     free(e->slot_used);
-    free(e->arena);
+    free(e->row_memory);
     free(e);
 }
 
 void strata_engine_options(const struct strata_engine *e, struct strata_engine_options *out)
 {
     *out = e->options;
-}
-
-/* Commands [from, to) of a program, run by the whole team with a barrier between them. */
-struct stretch {
-    const struct st_kernels *kernels;
-    const struct st_command *commands;
-    size_t from, to;
-};
-
-static void run_stretch(void *arg, struct st_worker *w)
-{
-    const struct stretch *s = arg;
-    for (size_t i = s->from; i < s->to; i++) {
-        st_command_run(s->kernels, &s->commands[i], w);
-        if (i + 1 < s->to)
-            st_barrier(w);
-    }
 }
 
 /* Asks for the n-gram rows of the pass. */
@@ -239,36 +216,24 @@ static enum strata_result begin_ngram(struct strata_engine *e, struct strata_err
     return st_ngram_io_begin(e->ngram_io, e->ngram_rows, (size_t)rows->n * heads, rows->ngram_index, err);
 }
 
-/* Runs the trunk; n-gram rows are awaited where they are needed, layers before that run meanwhile. With residuals set,
- * stops after each layer to copy the residual of this pass's rows. */
-static enum strata_result run_trunk(struct strata_engine *e, float *residuals, size_t first_row, size_t all_rows,
+/* Runs the trunk through all stages; the residual after the last layer stays in hand_off if it is wanted. */
+static enum strata_result run_trunk(struct strata_engine *e, float *residuals, size_t first_row, size_t all_rows, bool wide,
                                     struct strata_error *err)
 {
-    const struct st_program *p = &e->trunk;
-    struct stretch s = {.kernels = &e->kernels, .commands = p->commands};
-    size_t wide = e->dims.wide, n = (size_t)e->rows.n;
     enum strata_result r = e->ngram_io ? begin_ngram(e, err) : STRATA_OK;
-    while (s.from < p->n_commands && !r) {
-        int32_t layer = p->commands[s.from].layer;
-        if (p->commands[s.from].op == ST_OP_ngram_gather)
-            r = st_ngram_io_finish(e->ngram_io, err);
-        for (s.to = s.from + 1; s.to < p->n_commands && p->commands[s.to].op != ST_OP_ngram_gather &&
-                                !(residuals && p->commands[s.to].layer != layer);
-             s.to++)
-            ;
-        if (!r)
-            st_team_run(e->team, run_stretch, &s);
-        if (residuals && layer >= 0)
-            memcpy(residuals + ((size_t)layer * all_rows + first_row) * wide, p->wide, n * wide * sizeof(float));
-        s.from = s.to;
+    for (int i = 0; i < e->n_stages && !r; i++) {
+        struct st_pass pass = {.part = ST_PART_TRUNK,
+                               .rows = &e->rows,
+                               .wide_in = i > 0 ? e->hand_off : NULL,
+                               .wide_out = wide || i + 1 < e->n_stages ? e->hand_off : NULL,
+                               .ngram = e->ngram_io,
+                               .residuals = residuals,
+                               .residual_stride = all_rows * e->dims.wide,
+                               .first_row = first_row};
+        r = e->stages[i]->ops->run(e->stages[i], &pass, err);
     }
+    e->logits = e->stages[e->n_stages - 1]->logits;
     return r;
-}
-
-static void run_draft(struct strata_engine *e)
-{
-    struct stretch s = {.kernels = &e->kernels, .commands = e->draft.commands, .to = e->draft.n_commands};
-    st_team_run(e->team, run_stretch, &s);
 }
 
 static void text_axis(int32_t *axis, int32_t at)
@@ -334,19 +299,19 @@ static enum strata_result pass(struct strata_session *s, const struct st_input *
     for (size_t i = out->all_logits ? 0 : n - 1; i < n && want; i++)
         rows->out[rows->n_out++] = (int32_t)i;
     e->logits_of = NULL;
-    enum strata_result r = run_trunk(e, out->residuals, from, in->count, err);
+    enum strata_result r = run_trunk(e, out->residuals, from, in->count, out->wide != NULL, err);
     if (r) {
         strata_session_reset(s);
         return r;
     }
     s->count += (uint32_t)n;
     if (want && out->logits)
-        memcpy(out->logits + (out->all_logits ? from : 0) * vocabulary, e->trunk.logits,
+        memcpy(out->logits + (out->all_logits ? from : 0) * vocabulary, e->logits,
                (size_t)rows->n_out * vocabulary * sizeof(float));
     if (want && !out->all_logits)
         e->logits_of = s;
     if (out->wide)
-        memcpy(out->wide + from * wide, e->trunk.wide, n * wide * sizeof(float));
+        memcpy(out->wide + from * wide, e->hand_off, n * wide * sizeof(float));
     return STRATA_OK;
 }
 
@@ -396,12 +361,24 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
         }
         set_rows(e, n);
         rows->n_out = logits ? (int32_t)n : 0;
-        memcpy(e->draft.wide_in, wide + from * width, n * width * sizeof(float));
-        run_draft(e);
+        struct st_stage *last = e->stages[e->n_stages - 1];
+        struct st_pass pass = {.part = ST_PART_DRAFT,
+                               .rows = rows,
+                               .wide_in = wide + from * width,
+                               .wide_out = wide_out ? wide_out + from * width : NULL};
+        r = last->ops->run(last, &pass, err);
+        if (r)
+            return r;
         if (logits)
-            memcpy(logits + from * vocabulary, e->draft.logits, n * vocabulary * sizeof(float));
-        if (wide_out)
-            memcpy(wide_out + from * width, e->draft.wide, n * width * sizeof(float));
+            memcpy(logits + from * vocabulary, last->logits, n * vocabulary * sizeof(float));
     }
     return STRATA_OK;
+}
+
+uint64_t st_engine_bytes(const struct strata_engine *e)
+{
+    uint64_t total = 0;
+    for (int i = 0; i < e->n_stages; i++)
+        total += e->stages[i]->state_bytes + e->stages[i]->buffer_bytes;
+    return total;
 }

@@ -5,10 +5,11 @@
 
 #include <stdatomic.h>
 
-#include "engine/ngram_io.h"
-#include "model/model.h"
+#include "engine/stage.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
+
+enum { ST_STAGES_MAX = 16 };
 
 struct strata_model {
     struct st_gguf *gguf;
@@ -23,21 +24,22 @@ struct strata_engine {
     const struct strata_model *model;
     struct st_gguf *draft_gguf; /* NULL: none, or inside the model's file */
     char *mtp_path;
-    struct st_model bound;
+    struct st_model bound; /* the whole model, weights in the file: shapes, types, host-side tables */
     struct st_model_dims dims;
     struct strata_engine_options options;
     struct st_placement placement;
-    struct st_kernels kernels;
-    struct st_team *team;
-    struct st_rows rows; /* its arrays lie in the arena */
-    struct st_program trunk, draft; /* draft has no commands when there is no draft layer */
-    uint8_t *arena;                 /* everything that the programs point at: one allocation */
-    uint64_t arena_bytes;
+    struct st_kernels kernels; /* of CPU stages */
+    struct st_rows rows;       /* of the current pass, host memory in row_memory */
+    uint8_t *row_memory;
+    struct st_stage *stages[ST_STAGES_MAX]; /* in the order of layers */
+    int n_stages;
+    float *hand_off;     /* [rows][wide]: residual between stages and for callers */
+    const float *logits; /* of the last pass */
     struct st_ngram_table ngram;
     struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
     uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
     bool *slot_used;
-    const struct strata_session *logits_of; /* whose last logits lie in trunk.logits row 0, or NULL */
+    const struct strata_session *logits_of; /* whose last logits lie in row 0 of logits, or NULL */
 };
 
 struct strata_session {
@@ -78,6 +80,9 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
  * says nothing. */
 enum strata_result st_model_sampling(const struct strata_model *model, struct strata_sampling *out,
                                      struct strata_error *err);
+
+/* Bytes of state and buffers on all stages. */
+uint64_t st_engine_bytes(const struct strata_engine *e);
 
 /* 64-bit fingerprint of a model file: names, shapes, types, and a sample of every tensor's bytes. */
 uint64_t st_model_fingerprint(const struct st_gguf *g);

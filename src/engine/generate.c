@@ -129,7 +129,7 @@ static enum strata_result pick_token(struct answer *a, int32_t *token)
     const struct strata_model *m = s->engine->model;
     struct st_pick pick;
     struct st_bytes text = {.data = "", .size = 0};
-    enum strata_result r = st_sampler_pick(a->sampler, s->engine->trunk.logits, s->count, &pick, a->err);
+    enum strata_result r = st_sampler_pick(a->sampler, s->engine->logits, s->count, &pick, a->err);
     if (!r)
         r = st_sampler_accept(a->sampler, &pick.token, 1, a->err);
     if (r)

@@ -94,17 +94,34 @@ static uint64_t used_units(const struct st_state_piece *p, uint32_t n)
     return p->tokens_per_unit ? n / p->tokens_per_unit : 1;
 }
 
-static void clear_program(const struct st_program *p, uint32_t slot)
+/* Calls visit for the pieces of the trunk in the order of layers, then for those of the draft layer, until it fails. */
+static enum strata_result for_pieces(const struct strata_session *s,
+                                     enum strata_result (*visit)(void *user, struct st_stage *stage,
+                                                                 const struct st_state_piece *piece),
+                                     void *user)
 {
-    for (size_t i = 0; i < p->n_pieces; i++)
-        if (!p->pieces[i].tokens_per_unit)
-            memset(p->pieces[i].base + slot * p->pieces[i].slot_stride, 0, p->pieces[i].unit_bytes);
+    enum strata_result r = STRATA_OK;
+    for (int part = 0; part < 2; part++)
+        for (int k = 0; k < s->engine->n_stages; k++) {
+            struct st_stage *stage = s->engine->stages[k];
+            const struct st_program *p = part ? &stage->draft : &stage->trunk;
+            for (size_t i = 0; i < p->n_pieces && !r; i++)
+                r = visit(user, stage, &p->pieces[i]);
+        }
+    return r;
+}
+
+static enum strata_result clear_piece(void *user, struct st_stage *stage, const struct st_state_piece *p)
+{
+    const struct strata_session *s = user;
+    return p->tokens_per_unit ? STRATA_OK
+                              : stage->ops->clear(stage, p->base + s->slot * p->slot_stride, p->unit_bytes, NULL);
 }
 
 void strata_session_reset(struct strata_session *s)
 {
-    clear_program(&s->engine->trunk, s->slot);
-    clear_program(&s->engine->draft, s->slot);
+    /* A device that cannot clear its memory has failed; the next pass on it reports that. */
+    for_pieces(s, clear_piece, s);
     s->count = 0;
     s->next_axis = 0;
     atomic_store(&s->cancelled, false);
@@ -117,29 +134,39 @@ void strata_session_cancel(struct strata_session *s)
     atomic_store(&s->cancelled, true);
 }
 
-/* Calls visit for every used stretch of the slot's state, in file order, until it fails. */
-static enum strata_result for_state(const struct strata_session *s, uint32_t tokens,
-                                    enum strata_result (*visit)(void *user, uint8_t *data, uint64_t bytes), void *user)
+/* A walk over the used stretches of a slot's state. Bytes pass through a buffer, because the state may be a device's.
+ */
+struct walk {
+    const struct strata_session *session;
+    uint32_t tokens;
+    enum strata_result (*bytes)(struct walk *w, struct st_stage *stage, uint8_t *at, uint64_t bytes);
+    uint64_t total;
+    struct writer *writer;
+    const uint8_t *from;
+    uint8_t *buffer;
+    struct strata_error *err;
+};
+
+enum { BUFFER_BYTES = 1 << 20 };
+
+static enum strata_result walk_piece(void *user, struct st_stage *stage, const struct st_state_piece *p)
 {
-    const struct st_program *programs[2] = {&s->engine->trunk, &s->engine->draft};
-    for (int k = 0; k < 2; k++)
-        for (size_t i = 0; i < programs[k]->n_pieces; i++) {
-            const struct st_state_piece *p = &programs[k]->pieces[i];
-            for (uint32_t o = 0; o < p->outer; o++) {
-                enum strata_result r = visit(user, p->base + s->slot * p->slot_stride + o * p->outer_stride,
-                                             used_units(p, tokens) * p->unit_bytes);
-                if (r)
-                    return r;
-            }
-        }
-    return STRATA_OK;
+    struct walk *w = user;
+    uint64_t bytes = used_units(p, w->tokens) * p->unit_bytes;
+    enum strata_result r = STRATA_OK;
+    w->total += bytes * p->outer;
+    for (uint32_t o = 0; o < p->outer && w->bytes; o++)
+        for (uint64_t at = 0; at < bytes && !r; at += BUFFER_BYTES)
+            r = w->bytes(w, stage, p->base + w->session->slot * p->slot_stride + o * p->outer_stride + at,
+                         bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES);
+    return r;
 }
 
-static enum strata_result add_bytes(void *user, uint8_t *data, uint64_t bytes)
+static uint64_t state_bytes(const struct strata_session *s, uint32_t tokens)
 {
-    (void)data;
-    *(uint64_t *)user += bytes;
-    return STRATA_OK;
+    struct walk w = {.session = s, .tokens = tokens};
+    for_pieces(s, walk_piece, &w);
+    return w.total;
 }
 
 struct writer {
@@ -154,9 +181,10 @@ static enum strata_result put(struct writer *w, const void *data, size_t bytes)
     return st_out_write(&w->out, data, bytes, w->err);
 }
 
-static enum strata_result put_state(void *user, uint8_t *data, uint64_t bytes)
+static enum strata_result put_state(struct walk *w, struct st_stage *stage, uint8_t *at, uint64_t bytes)
 {
-    return put(user, data, (size_t)bytes);
+    enum strata_result r = stage->ops->read(stage, w->buffer, at, bytes, w->err);
+    return r ? r : put(w->writer, w->buffer, (size_t)bytes);
 }
 
 static struct file_header header_of(const struct strata_session *s)
@@ -169,15 +197,20 @@ static struct file_header header_of(const struct strata_session *s)
                             .tokens = s->count,
                             .next_axis = s->next_axis};
     memcpy(h.mark, begin_mark, sizeof h.mark);
-    for_state(s, s->count, add_bytes, &h.state_bytes);
+    h.state_bytes = state_bytes(s, s->count);
     return h;
 }
 
 enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
 {
     struct writer w = {.err = err, .hash = XXH3_createState()};
-    if (!w.hash)
+    struct walk walk = {
+        .session = s, .tokens = s->count, .bytes = put_state, .writer = &w, .buffer = malloc(BUFFER_BYTES), .err = err};
+    if (!w.hash || !walk.buffer) {
+        XXH3_freeState(w.hash);
+        free(walk.buffer);
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory", path);
+    }
     XXH3_64bits_reset(w.hash);
     struct file_header h = header_of(s);
     enum strata_result r = st_out_open(path, &w.out, err);
@@ -186,7 +219,7 @@ enum strata_result strata_session_save(struct strata_session *s, const char *pat
     if (!r)
         r = put(&w, s->ids, s->count * sizeof *s->ids);
     if (!r)
-        r = for_state(s, s->count, put_state, &w);
+        r = for_pieces(s, walk_piece, &walk);
     uint64_t hash = XXH3_64bits_digest(w.hash);
     if (!r)
         r = st_out_write(&w.out, &hash, sizeof hash, err);
@@ -197,15 +230,15 @@ enum strata_result strata_session_save(struct strata_session *s, const char *pat
     else
         st_out_abort(&w.out);
     XXH3_freeState(w.hash);
+    free(walk.buffer);
     return r;
 }
 
-static enum strata_result take_state(void *user, uint8_t *data, uint64_t bytes)
+static enum strata_result take_state(struct walk *w, struct st_stage *stage, uint8_t *at, uint64_t bytes)
 {
-    const uint8_t **at = user;
-    memcpy(data, *at, (size_t)bytes);
-    *at += bytes;
-    return STRATA_OK;
+    enum strata_result r = stage->ops->write(stage, at, w->from, bytes, w->err);
+    w->from += bytes;
+    return r;
 }
 
 /* Everything about the file that must hold before a byte of the session changes. */
@@ -219,7 +252,7 @@ static enum strata_result check_file(const struct strata_session *s, const char 
     memcpy(h, map->data, sizeof *h);
     if (h->version != VERSION)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: session file version %u, not %d", path, h->version, VERSION);
-    uint64_t body = map->size - tail, hash, want = 0, size;
+    uint64_t body = map->size - tail, hash, want, size;
     memcpy(&hash, map->data + body, sizeof hash);
     if (memcmp(map->data + body + sizeof hash, end_mark, sizeof end_mark) || XXH3_64bits(map->data, body) != hash)
         return st_fail(err, STRATA_E_FORMAT, "%s: the session file is damaged or incomplete", path);
@@ -231,7 +264,7 @@ static enum strata_result check_file(const struct strata_session *s, const char 
     if (h->tokens > e->options.context)
         return st_fail(err, STRATA_E_LIMIT, "%s: the session holds %u tokens, the context is %u", path, h->tokens,
                        e->options.context);
-    for_state(s, h->tokens, add_bytes, &want);
+    want = state_bytes(s, h->tokens);
     if (h->state_bytes != want || !st_add_u64(sizeof *h + (uint64_t)h->tokens * sizeof(int32_t), want, &size) ||
         size != body)
         return st_fail(err, STRATA_E_FORMAT, "%s: the session file's size does not fit its content", path);
@@ -259,9 +292,10 @@ enum strata_result strata_session_restore(struct strata_session *s, const char *
         strata_session_reset(s);
         memcpy(s->ids, at, h.tokens * sizeof *s->ids);
         at += h.tokens * sizeof *s->ids;
-        for_state(s, h.tokens, take_state, &at);
-        s->count = h.tokens;
-        s->next_axis = h.next_axis;
+        struct walk walk = {.session = s, .tokens = h.tokens, .bytes = take_state, .from = at, .err = err};
+        r = for_pieces(s, walk_piece, &walk);
+        s->count = r ? 0 : h.tokens;
+        s->next_axis = r ? 0 : h.next_axis;
     }
     st_map_close(&map);
     return r;

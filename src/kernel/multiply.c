@@ -12,20 +12,21 @@ static size_t padded(size_t cols)
     return (cols + SPLIT - 1) / SPLIT * SPLIT;
 }
 
-size_t st_act_buffer_bytes(size_t rows, size_t cols)
+size_t st_act_buffer_bytes(size_t rows, size_t cols, size_t (*row_bytes)(enum st_act form, size_t n))
 {
-    return rows * (st_act_bytes(ST_ACT_Q8, padded(cols)) + st_act_bytes(ST_ACT_Q8K, padded(cols)));
+    return rows * (row_bytes(ST_ACT_Q8, padded(cols)) + row_bytes(ST_ACT_Q8K, padded(cols)));
 }
 
-void st_act_buffer_place(struct st_act_buffer *b, void *memory, size_t rows, size_t cols)
+void st_act_buffer_place(struct st_act_buffer *b, void *memory, size_t rows, size_t cols,
+                         size_t (*row_bytes)(enum st_act form, size_t n))
 {
     *b = (struct st_act_buffer){.cols = cols};
     uint8_t *at = memory;
     for (int i = 0; i < 2; i++) {
         enum st_act form = integer_forms[i];
         b->memory[form] = at;
-        b->stride[form] = st_act_bytes(form, padded(cols));
-        at += rows * b->stride[form];
+        b->stride[form] = row_bytes(form, padded(cols));
+        at += memory ? rows * b->stride[form] : 0;
     }
 }
 

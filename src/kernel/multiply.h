@@ -4,10 +4,12 @@
 
 #include "kernel/table.h"
 
-/* Bytes of shared memory for a buffer of rows x cols activations in both integer forms. */
-size_t st_act_buffer_bytes(size_t rows, size_t cols);
+/* Bytes of memory for a buffer of rows x cols activations in both integer forms. row_bytes: bytes of one row in a form
+ * (st_act_bytes on the CPU). */
+size_t st_act_buffer_bytes(size_t rows, size_t cols, size_t (*row_bytes)(enum st_act form, size_t n));
 /* Lays a buffer out in memory of that size, 64-byte aligned. */
-void st_act_buffer_place(struct st_act_buffer *b, void *memory, size_t rows, size_t cols);
+void st_act_buffer_place(struct st_act_buffer *b, void *memory, size_t rows, size_t cols,
+                         size_t (*row_bytes)(enum st_act form, size_t n));
 
 /* Forms to prepare for a weight: OR of 1 << enum st_act over the weights that share an input. */
 static inline unsigned st_act_mask(const struct st_weight *w)

@@ -26,6 +26,8 @@ struct st_rope {
     bool neighbours;               /* pairs (2i, 2i + 1) instead of halves */
     float freq[ST_ROT_MAX / 2];    /* per pair */
     uint8_t axis[ST_ROT_MAX / 2];  /* 0 t, 1 h, 2 w */
+    const float *freq_at;          /* the same two lists where a device reads them; NULL on the CPU */
+    const uint8_t *axis_at;
 };
 
 struct st_qsa {

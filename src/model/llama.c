@@ -1,5 +1,5 @@
-/* The llama family: dense decoders with one residual stream (Llama 2 and 3, SmolLM2 and others that are written under this
- * architecture name).
+/* The llama family: dense decoders with one residual stream (Llama 2 and 3, SmolLM2 and others that are written under
+ * this architecture name).
  *
  *     x = embedding
  *     per layer: x += attention(norm(x)); x += down(silu(gate norm(x)) * (up norm(x)))
@@ -24,7 +24,8 @@ struct llama_layer {
 };
 
 struct llama_model {
-    uint32_t layers, hidden, context, heads, kv_heads, head_dim, ffn;
+    uint32_t first, end; /* layers that are bound here */
+    uint32_t layers, hidden, context, vocabulary, heads, kv_heads, head_dim, ffn;
     float eps;
     struct st_rope rope;
     struct st_weight embed, output;
@@ -43,8 +44,8 @@ static enum strata_result read_rope(const struct st_gguf *g, struct llama_model 
     if (r)
         return r;
     if (!(theta > 1 && theta < 1e12) || rot == 0 || rot % 2 || rot > m->head_dim || rot > ST_ROT_MAX)
-        return st_fail(err, STRATA_E_MODEL, "%s: rope.freq_base %g or rope.dimension_count %u is out of range", g->path, theta,
-                       rot);
+        return st_fail(err, STRATA_E_MODEL, "%s: rope.freq_base %g or rope.dimension_count %u is out of range", g->path,
+                       theta, rot);
     if (st_gguf_key(g, PREFIX "rope.scaling.type")) {
         const char *type;
         size_t size;
@@ -52,8 +53,8 @@ static enum strata_result read_rope(const struct st_gguf *g, struct llama_model 
         if (r)
             return r;
         if (!(size == 4 && !memcmp(type, "none", 4)))
-            return st_fail(err, STRATA_E_UNSUPPORTED, "%s: rope.scaling.type is set; only files without scaling are supported",
-                           g->path);
+            return st_fail(err, STRATA_E_UNSUPPORTED,
+                           "%s: rope.scaling.type is set; only files without scaling are supported", g->path);
     }
     m->rope = (struct st_rope){.rot = rot, .neighbours = true};
     for (uint32_t i = 0; i < rot / 2; i++)
@@ -88,8 +89,8 @@ static enum strata_result read_sizes(const struct st_gguf *g, struct llama_model
         r = st_fail(err, STRATA_E_UNSUPPORTED, "%s: llama with %u experts is not supported", g->path, experts);
     if (!r && (m->head_dim == 0 || m->head_dim > ST_QSA_DIM_MAX || m->heads % m->kv_heads ||
                m->heads / m->kv_heads > ST_QSA_GROUP_MAX || !(eps >= 0 && eps < 1)))
-        r = st_fail(err, STRATA_E_MODEL, "%s: %u heads of %u over %u key heads, or epsilon %g, are out of range", g->path,
-                    m->heads, m->head_dim, m->kv_heads, eps);
+        r = st_fail(err, STRATA_E_MODEL, "%s: %u heads of %u over %u key heads, or epsilon %g, are out of range",
+                    g->path, m->heads, m->head_dim, m->kv_heads, eps);
     m->eps = (float)eps;
     return r ? r : read_rope(g, m, err);
 }
@@ -102,8 +103,8 @@ static enum strata_result layer_tensors(struct st_loader *l, struct llama_model 
         const char *tail;
         uint64_t cols, rows;
         struct st_weight *w;
-    } matrices[] = {{"attn_q.weight", m->hidden, q, &y->q},         {"attn_k.weight", m->hidden, kv, &y->k},
-                    {"attn_v.weight", m->hidden, kv, &y->v},        {"attn_output.weight", q, m->hidden, &y->out},
+    } matrices[] = {{"attn_q.weight", m->hidden, q, &y->q},           {"attn_k.weight", m->hidden, kv, &y->k},
+                    {"attn_v.weight", m->hidden, kv, &y->v},          {"attn_output.weight", q, m->hidden, &y->out},
                     {"ffn_gate.weight", m->hidden, m->ffn, &y->gate}, {"ffn_up.weight", m->hidden, m->ffn, &y->up},
                     {"ffn_down.weight", m->ffn, m->hidden, &y->down}};
     enum strata_result r = st_load_block_floats(l, b, "attn_norm.weight", m->hidden, &y->attn_norm);
@@ -120,22 +121,30 @@ static enum strata_result tensors(struct st_loader *l, struct llama_model *m)
     const struct st_gguf_tensor *embed = st_gguf_tensor(g, "token_embd.weight");
     if (!embed)
         return st_missing_tensor(l, "token_embd.weight");
-    enum strata_result r = st_load_matrix(l, "token_embd.weight", m->hidden, embed->ne[1], 0, &m->embed);
-    m->output = m->embed;
-    if (!r && st_gguf_tensor(g, "output.weight"))
-        r = st_load_matrix(l, "output.weight", m->hidden, embed->ne[1], 0, &m->output);
-    if (!r)
+    m->vocabulary = (uint32_t)embed->ne[1];
+    m->first = l->options->first;
+    m->end = l->options->end ? l->options->end : m->layers;
+    if (m->first >= m->end || m->end > m->layers || embed->ne[1] > INT32_MAX)
+        return st_fail(l->err, STRATA_E_ARGUMENT, "%s: layers %u..%u or the vocabulary are out of range", g->path,
+                       m->first, m->end);
+    enum strata_result r = st_load_host_matrix(l, "token_embd.weight", m->hidden, m->vocabulary, &m->embed);
+    if (!r && m->end == m->layers)
+        r = st_load_matrix(l, st_gguf_tensor(g, "output.weight") ? "output.weight" : "token_embd.weight", m->hidden,
+                           m->vocabulary, 0, &m->output);
+    if (!r && m->end == m->layers)
         r = st_load_floats(l, "output_norm.weight", m->hidden, &m->output_norm);
     if (!r && st_gguf_tensor(g, "rope_freqs.weight")) {
         float *factor;
-        r = st_load_floats(l, "rope_freqs.weight", m->rope.rot / 2, &factor);
+        r = st_load_host_floats(l, "rope_freqs.weight", m->rope.rot / 2, &factor);
         for (uint32_t i = 0; i < m->rope.rot / 2 && !r; i++)
             m->rope.freq[i] /= factor[i];
     }
     if (!r && !(m->layer = calloc(m->layers, sizeof *m->layer)))
         r = st_fail(l->err, STRATA_E_MEMORY, "%s: no memory for %u layers", g->path, m->layers);
-    for (uint32_t i = 0; i < m->layers && !r; i++)
+    for (uint32_t i = m->first; i < m->end && !r; i++)
         r = layer_tensors(l, m, i);
+    if (!r)
+        r = st_load_rope(l, &m->rope);
     return r ? r : st_loader_end(l);
 }
 
@@ -158,7 +167,7 @@ static enum strata_result llama_open(struct st_model *out, const struct st_model
     if (!m)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for the model", out->gguf->path);
     out->data = m;
-    struct st_loader l = {.owned = &m->owned, .model = m, .fp32 = o->fp32, .err = err};
+    struct st_loader l = {.owned = &m->owned, .model = m, .options = o, .err = err};
     enum strata_result r = read_sizes(out->gguf, m, err);
     if (!r)
         r = st_loader_begin(&l, out->gguf);
@@ -176,7 +185,7 @@ static void llama_dims(const struct st_model *model, struct st_model_dims *out)
     *out = (struct st_model_dims){.layers = m->layers,
                                   .hidden = m->hidden,
                                   .wide = m->hidden,
-                                  .vocabulary = m->output.rows,
+                                  .vocabulary = m->vocabulary,
                                   .embeddings = m->embed.rows,
                                   .context = m->context};
 }
@@ -192,7 +201,6 @@ struct emitter {
     float *x, *y, *q, *k, *v, *att, *o, *gate, *up, *x_out;
     int32_t *chosen_count;
     struct st_act_buffer *acts;
-    struct st_rope *rope;
 };
 
 static void *take(struct st_bump *s, uint64_t rows, uint64_t count)
@@ -249,7 +257,7 @@ static void attention(struct emitter *e, int32_t layer, const struct llama_layer
     product(p, &y->v, e->v);
     struct st_qsa *q = &st_program_add(e->p, ST_OP_qsa, layer)->u.qsa;
     *q = (struct st_qsa){.rows = e->rows,
-                         .rope = e->rope,
+                         .rope = &m->rope,
                          .q = e->q,
                          .k = e->k,
                          .v = e->v,
@@ -299,18 +307,26 @@ static void take_buffers(struct emitter *e, struct st_bump *s)
     e->x_out = take(s, e->at->out_rows, m->hidden);
     e->p->logits = take(s, e->at->out_rows, m->output.rows);
     e->chosen_count = st_bump_take(s, n, sizeof(int32_t));
-    e->acts = st_bump_take(s, 1, sizeof *e->acts);
-    e->rope = st_bump_take(s, 1, sizeof *e->rope);
-    void *memory = st_bump_take(s, 1, st_act_buffer_bytes(n, widest));
-    if (e->acts) {
-        st_act_buffer_place(e->acts, memory, n, widest);
-        *e->rope = m->rope;
-    }
+    e->acts = st_program_describe(e->p, sizeof *e->acts);
+    size_t (*row_bytes)(enum st_act, size_t) = e->at->act_bytes ? e->at->act_bytes : st_act_bytes;
+    st_act_buffer_place(e->acts, st_bump_take(s, 1, st_act_buffer_bytes(n, widest, row_bytes)), n, widest, row_bytes);
 }
 
-static enum strata_result llama_place(const struct st_model *model, enum st_part part, const struct st_placement *placement,
-                                      const struct st_rows *rows, struct st_bump *state, struct st_bump *scratch,
-                                      struct st_program *p, struct strata_error *err)
+/* Logits of the rows that want them. */
+static void head(struct emitter *e)
+{
+    st_program_add(e->p, ST_OP_select, -1)->u.select =
+        (struct st_select){.rows = e->rows, .from = e->x, .to = e->x_out, .width = e->m->hidden};
+    norm(e, -1, e->x_out, e->m->output_norm, e->x_out, &e->rows->n_out);
+    struct st_products *p = products(e, -1, e->x_out);
+    p->n = &e->rows->n_out;
+    product(p, &e->m->output, e->p->logits);
+}
+
+static enum strata_result llama_place(const struct st_model *model, enum st_part part,
+                                      const struct st_placement *placement, const struct st_rows *rows,
+                                      struct st_bump *state, struct st_bump *scratch, struct st_program *p,
+                                      struct strata_error *err)
 {
     const struct llama_model *m = model->data;
     if (part != ST_PART_TRUNK)
@@ -320,25 +336,22 @@ static enum strata_result llama_place(const struct st_model *model, enum st_part
                        model->gguf->path, m->head_dim);
     struct emitter e = {.m = m, .at = placement, .rows = rows, .state = state, .p = p};
     take_buffers(&e, scratch);
-    st_program_add(p, ST_OP_embed, -1)->u.embed =
-        (struct st_embed){.rows = rows, .table = &m->embed, .r = e.x, .streams = 1};
-    for (uint32_t i = 0; i < m->layers; i++) {
+    if (m->first == 0)
+        st_program_add(p, ST_OP_embed, -1)->u.embed =
+            (struct st_embed){.rows = rows, .table = &m->embed, .r = e.x, .streams = 1};
+    for (uint32_t i = m->first; i < m->end; i++) {
         norm(&e, (int32_t)i, e.x, m->layer[i].attn_norm, e.y, &rows->n);
         attention(&e, (int32_t)i, &m->layer[i]);
         norm(&e, (int32_t)i, e.x, m->layer[i].ffn_norm, e.y, &rows->n);
         feed_forward(&e, (int32_t)i, &m->layer[i]);
     }
-    st_program_add(p, ST_OP_select, -1)->u.select =
-        (struct st_select){.rows = rows, .from = e.x, .to = e.x_out, .width = m->hidden};
-    norm(&e, -1, e.x_out, m->output_norm, e.x_out, &rows->n_out);
-    struct st_products *head = products(&e, -1, e.x_out);
-    head->n = &rows->n_out;
-    product(head, &m->output, p->logits);
+    if (m->end == m->layers)
+        head(&e);
     if (p->failed)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for the command list", model->gguf->path);
     if (state->overflow || scratch->overflow)
-        return st_fail(err, STRATA_E_LIMIT, "%s: buffers for %u tokens of context do not fit in memory", model->gguf->path,
-                       placement->context);
+        return st_fail(err, STRATA_E_LIMIT, "%s: buffers for %u tokens of context do not fit in memory",
+                       model->gguf->path, placement->context);
     return STRATA_OK;
 }
 

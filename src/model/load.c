@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum strata_result st_key_u32(const struct st_gguf *g, const char *key, uint32_t lo, uint32_t hi, uint32_t *out,
-                                    struct strata_error *err)
+                              struct strata_error *err)
 {
     enum strata_result r = st_gguf_u32(g, key, out, err);
     if (!r && (*out < lo || *out > hi))
@@ -17,7 +17,7 @@ enum strata_result st_key_u32(const struct st_gguf *g, const char *key, uint32_t
 
 /* A key that may be one number or one per layer; all non-zero entries must agree. */
 enum strata_result st_key_per_layer(const struct st_gguf *g, const char *key, uint32_t hi, uint32_t *out,
-                                        struct strata_error *err)
+                                    struct strata_error *err)
 {
     int64_t *v;
     size_t n;
@@ -38,7 +38,7 @@ enum strata_result st_key_per_layer(const struct st_gguf *g, const char *key, ui
 }
 
 enum strata_result st_key_ints(const struct st_gguf *g, const char *key, size_t want, int64_t lo, int64_t hi,
-                                     int64_t **out, struct strata_error *err)
+                               int64_t **out, struct strata_error *err)
 {
     size_t n;
     enum strata_result r = st_gguf_ints(g, key, out, &n, err);
@@ -56,7 +56,7 @@ enum strata_result st_key_ints(const struct st_gguf *g, const char *key, size_t 
 }
 
 enum strata_result st_key_u64s(const struct st_gguf *g, const char *key, size_t n, uint64_t *out,
-                                    struct strata_error *err)
+                               struct strata_error *err)
 {
     int64_t *v;
     enum strata_result r = st_key_ints(g, key, n, 0, INT64_MAX, &v, err);
@@ -82,7 +82,8 @@ enum strata_result st_missing_tensor(struct st_loader *l, const char *name)
     return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s is missing", l->g->path, name);
 }
 
-static enum strata_result wrong_shape(struct st_loader *l, const struct st_gguf_tensor *t, uint64_t a, uint64_t b, uint64_t c)
+static enum strata_result wrong_shape(struct st_loader *l, const struct st_gguf_tensor *t, uint64_t a, uint64_t b,
+                                      uint64_t c)
 {
     return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s has shape {%llu, %llu, %llu, %llu}, not {%llu, %llu, %llu}",
                    l->g->path, t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
@@ -90,8 +91,27 @@ static enum strata_result wrong_shape(struct st_loader *l, const struct st_gguf_
                    (unsigned long long)b, (unsigned long long)c);
 }
 
+enum strata_result st_loader_put(struct st_loader *l, const char *name, const void *data, uint64_t bytes,
+                                 const void **out)
+{
+    if (l->options->put)
+        return l->options->put(l->options->put_user, name, data, bytes, out, l->err);
+    *out = data;
+    return STRATA_OK;
+}
+
+/* Replaces a vector of ours by its address on the device. */
+static enum strata_result put_floats(struct st_loader *l, const char *name, uint64_t count, float **v)
+{
+    const void *at;
+    enum strata_result r = st_loader_put(l, name, *v, count * sizeof **v, &at);
+    if (!r)
+        *v = (float *)(uintptr_t)at;
+    return r;
+}
+
 /* A vector of count floats in memory of ours, whatever type the file has. */
-enum strata_result st_load_floats(struct st_loader *l, const char *name, uint64_t count, float **out)
+enum strata_result st_load_host_floats(struct st_loader *l, const char *name, uint64_t count, float **out)
 {
     const struct st_gguf_tensor *t = take(l, name);
     if (!t)
@@ -114,15 +134,21 @@ enum strata_result st_load_floats(struct st_loader *l, const char *name, uint64_
     st_type_info((int)t->type)->decode(t->data, v, count);
     for (uint64_t i = 0; i < count; i++)
         if (!isfinite(v[i]))
-            return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s: element %llu is not a finite number", l->g->path, name,
-                           (unsigned long long)i);
+            return st_fail(l->err, STRATA_E_MODEL, "%s: tensor %s: element %llu is not a finite number", l->g->path,
+                           name, (unsigned long long)i);
     return STRATA_OK;
+}
+
+enum strata_result st_load_floats(struct st_loader *l, const char *name, uint64_t count, float **out)
+{
+    enum strata_result r = st_load_host_floats(l, name, count, out);
+    return r ? r : put_floats(l, name, count, out);
 }
 
 /* A convolution kernel {taps, channels}, turned into [taps][channels]. */
 enum strata_result st_load_conv(struct st_loader *l, const char *name, uint32_t taps, uint64_t channels, float **out)
 {
-    enum strata_result r = st_load_floats(l, name, taps * channels, out);
+    enum strata_result r = st_load_host_floats(l, name, taps * channels, out);
     float *turned = r ? NULL : malloc(taps * channels * sizeof *turned);
     if (r)
         return r;
@@ -133,7 +159,22 @@ enum strata_result st_load_conv(struct st_loader *l, const char *name, uint32_t 
             turned[t * channels + c] = (*out)[c * taps + t];
     memcpy(*out, turned, taps * channels * sizeof *turned);
     free(turned);
-    return STRATA_OK;
+    return put_floats(l, name, taps * channels, out);
+}
+
+enum strata_result st_load_rope(struct st_loader *l, struct st_rope *rope)
+{
+    if (!l->options->put)
+        return STRATA_OK;
+    const void *freq, *axis = NULL;
+    enum strata_result r = st_loader_put(l, "rotation frequencies", rope->freq, sizeof rope->freq, &freq);
+    if (!r)
+        r = st_loader_put(l, "rotation axes", rope->axis, sizeof rope->axis, &axis);
+    if (!r) {
+        rope->freq_at = freq;
+        rope->axis_at = axis;
+    }
+    return r;
 }
 
 /* An optional tensor "<name without .weight>.scale" multiplies the product: one value, or one per expert. */
@@ -158,40 +199,75 @@ static enum strata_result scale_of(struct st_loader *l, const char *name, uint64
     return r;
 }
 
-static void fill(const struct st_loader *l, struct st_weight *w, const struct st_gguf_tensor *t, uint64_t cols, uint64_t rows, uint64_t skip_rows,
-                 uint64_t rows_per_expert)
+/* rows rows of a tensor whose data lies at base; skip_rows before them in each of its experts of expert_rows rows. */
+static void fill(const struct st_loader *l, struct st_weight *w, const struct st_gguf_tensor *t, const uint8_t *base,
+                 uint64_t rows, uint64_t skip_rows, uint64_t expert_rows)
 {
     uint64_t row = st_gguf_row_bytes(t);
-    *w = (struct st_weight){.data = t->data + skip_rows * row,
+    *w = (struct st_weight){.data = base + skip_rows * row,
                             .type = (int)t->type,
-                            .act = l->fp32 ? ST_ACT_F32 : st_type_info((int)t->type)->act,
-                            .cols = (uint32_t)cols,
+                            .act = l->options->fp32 ? ST_ACT_F32 : st_type_info((int)t->type)->act,
+                            .cols = (uint32_t)t->ne[0],
                             .rows = (uint32_t)rows,
                             .row_bytes = row,
-                            .expert_bytes = rows_per_expert * row};
+                            .expert_bytes = expert_rows * row};
+}
+
+/* The bytes of a tensor where they are wanted. */
+static enum strata_result put_tensor(struct st_loader *l, const struct st_gguf_tensor *t, const uint8_t **base)
+{
+    const void *at;
+    enum strata_result r = st_loader_put(l, t->name, t->data, t->bytes, &at);
+    *base = r ? NULL : at;
+    return r;
 }
 
 /* A matrix {cols, rows} or, with experts > 0, {cols, rows, experts}. */
-enum strata_result st_load_matrix(struct st_loader *l, const char *name, uint64_t cols, uint64_t rows, uint64_t experts,
-                                 struct st_weight *w)
+/* Finds a matrix of the given shape. */
+static enum strata_result find_matrix(struct st_loader *l, const char *name, uint64_t cols, uint64_t rows,
+                                      uint64_t depth, const struct st_gguf_tensor **out)
 {
     const struct st_gguf_tensor *t = take(l, name);
     if (!t)
         return st_missing_tensor(l, name);
-    uint64_t depth = experts ? experts : 1;
     bool vector = rows == 1 && depth == 1 && st_gguf_elements(t) == cols && t->ne[0] == cols;
     if (!vector && (t->ne[0] != cols || t->ne[1] != rows || t->ne[2] != depth || t->ne[3] != 1))
         return wrong_shape(l, t, cols, rows, depth);
     if (rows > UINT32_MAX || cols > UINT32_MAX)
         return st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: tensor %s has more than 2^32-1 rows", l->g->path, name);
-    fill(l, w, t, cols, rows, 0, rows);
+    *out = t;
+    return STRATA_OK;
+}
+
+enum strata_result st_load_matrix(struct st_loader *l, const char *name, uint64_t cols, uint64_t rows, uint64_t experts,
+                                  struct st_weight *w)
+{
+    const struct st_gguf_tensor *t = NULL;
+    const uint8_t *base = NULL;
+    uint64_t depth = experts ? experts : 1;
+    enum strata_result r = find_matrix(l, name, cols, rows, depth, &t);
+    if (!r)
+        r = put_tensor(l, t, &base);
+    if (r)
+        return r;
+    fill(l, w, t, base, rows, 0, rows);
     return scale_of(l, name, depth, w);
+}
+
+enum strata_result st_load_host_matrix(struct st_loader *l, const char *name, uint64_t cols, uint64_t rows,
+                                       struct st_weight *w)
+{
+    const struct st_gguf_tensor *t = NULL;
+    enum strata_result r = find_matrix(l, name, cols, rows, 1, &t);
+    if (!r)
+        fill(l, w, t, t->data, rows, 0, rows);
+    return r;
 }
 
 /* Two matrices that a file may hold one above the other in a single tensor. */
 enum strata_result st_load_pair(struct st_loader *l, const char *fused, const char *a_name, const char *b_name,
-                                      uint64_t cols, uint64_t a_rows, uint64_t b_rows, uint64_t experts,
-                                      struct st_weight *a, struct st_weight *b)
+                                uint64_t cols, uint64_t a_rows, uint64_t b_rows, uint64_t experts, struct st_weight *a,
+                                struct st_weight *b)
 {
     const struct st_gguf_tensor *t = take(l, fused);
     if (!t) {
@@ -199,11 +275,15 @@ enum strata_result st_load_pair(struct st_loader *l, const char *fused, const ch
         return r ? r : st_load_matrix(l, b_name, cols, b_rows, experts, b);
     }
     uint64_t depth = experts ? experts : 1;
+    const uint8_t *base = NULL;
     if (t->ne[0] != cols || t->ne[1] != a_rows + b_rows || t->ne[2] != depth || t->ne[3] != 1)
         return wrong_shape(l, t, cols, a_rows + b_rows, depth);
-    fill(l, a, t, cols, a_rows, 0, a_rows + b_rows);
-    fill(l, b, t, cols, b_rows, a_rows, a_rows + b_rows);
-    enum strata_result r = scale_of(l, fused, depth, a);
+    enum strata_result r = put_tensor(l, t, &base);
+    if (r)
+        return r;
+    fill(l, a, t, base, a_rows, 0, a_rows + b_rows);
+    fill(l, b, t, base, b_rows, a_rows, a_rows + b_rows);
+    r = scale_of(l, fused, depth, a);
     b->scale = a->scale;
     b->scale_count = a->scale_count;
     return r;
@@ -216,14 +296,15 @@ const char *st_block_name(char buffer[96], uint32_t block, const char *tail)
     return buffer;
 }
 
-enum strata_result st_load_block_floats(struct st_loader *l, uint32_t block, const char *tail, uint64_t count, float **out)
+enum strata_result st_load_block_floats(struct st_loader *l, uint32_t block, const char *tail, uint64_t count,
+                                        float **out)
 {
     char name[96];
     return st_load_floats(l, st_block_name(name, block, tail), count, out);
 }
 
-enum strata_result st_load_block_matrix(struct st_loader *l, uint32_t block, const char *tail, uint64_t cols, uint64_t rows,
-                                       uint64_t experts, struct st_weight *w)
+enum strata_result st_load_block_matrix(struct st_loader *l, uint32_t block, const char *tail, uint64_t cols,
+                                        uint64_t rows, uint64_t experts, struct st_weight *w)
 {
     char name[96];
     return st_load_matrix(l, st_block_name(name, block, tail), cols, rows, experts, w);
@@ -232,11 +313,12 @@ enum strata_result st_load_block_matrix(struct st_loader *l, uint32_t block, con
 /* A tensor that nothing here computes with means a model that this program does not know. */
 enum strata_result st_loader_end(struct st_loader *l)
 {
-    for (size_t i = 0; i < l->g->n_tensors; i++) {
+    for (size_t i = 0; i < l->g->n_tensors && l->options->end == 0; i++) {
         const char *name = l->g->tensors[i].name;
         size_t n = strlen(name);
         if (!l->used[i] && !(n > 12 && !strcmp(name + n - 12, ".input_scale")))
-            return st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: tensor %s is not part of this architecture", l->g->path, name);
+            return st_fail(l->err, STRATA_E_UNSUPPORTED, "%s: tensor %s is not part of this architecture", l->g->path,
+                           name);
     }
     return STRATA_OK;
 }
@@ -247,7 +329,6 @@ enum strata_result st_loader_begin(struct st_loader *l, const struct st_gguf *g)
     l->used = calloc(g->n_tensors + 1, sizeof *l->used);
     return l->used ? STRATA_OK : st_fail(l->err, STRATA_E_MEMORY, "%s: no memory to load tensors", g->path);
 }
-
 
 void st_owned_free(struct st_owned *o)
 {

@@ -57,8 +57,27 @@ void st_program_add_piece(struct st_program *p, struct st_state_piece piece)
     p->pieces[p->n_pieces++] = piece;
 }
 
+void *st_program_describe(struct st_program *p, size_t size)
+{
+    void *list = p->owned, *memory = NULL;
+    if (!p->failed && size <= sizeof p->spare_descriptor &&
+        grow(&list, p->n_owned, &p->owned_capacity, sizeof *p->owned)) {
+        p->owned = list;
+        memory = calloc(1, size);
+    }
+    if (!memory) {
+        p->failed = true;
+        return p->spare_descriptor;
+    }
+    p->owned[p->n_owned++] = memory;
+    return memory;
+}
+
 void st_program_free(struct st_program *p)
 {
+    for (size_t i = 0; i < p->n_owned; i++)
+        free(p->owned[i]);
+    free(p->owned);
     free(p->commands);
     free(p->pieces);
     *p = (struct st_program){0};

@@ -39,9 +39,13 @@ struct st_placement {
     uint32_t slots, context; /* sequences, tokens each */
     uint32_t rows, out_rows; /* of one pass, at most */
     enum st_kv_type kv;
+    /* Bytes of a row of activations in the layout of the device that will run the program; NULL: st_act_bytes. */
+    size_t (*act_bytes)(enum st_act form, size_t n);
 };
 
 enum st_part { ST_PART_TRUNK, ST_PART_DRAFT };
+
+enum { ST_DESCRIPTOR_MAX = 256 };
 
 /* A forward pass placed in memory. The rows, weights and model must outlive it. */
 struct st_program {
@@ -54,12 +58,18 @@ struct st_program {
     float *logits;    /* [out_rows][vocabulary] */
     size_t worker_scratch; /* bytes of scratch that each worker needs */
     bool failed;      /* memory ran out while building */
+    _Alignas(64) unsigned char spare_descriptor[ST_DESCRIPTOR_MAX];
     struct st_command spare; /* what st_program_add hands out after that */
+    void **owned;            /* descriptors that commands point at; host memory */
+    size_t n_owned, owned_capacity;
 };
 void st_program_free(struct st_program *p);
 /* Appends a zeroed command; never NULL: on lack of memory the program is marked failed and must not be run. */
 struct st_command *st_program_add(struct st_program *p, enum st_op op, int32_t layer);
 void st_program_add_piece(struct st_program *p, struct st_state_piece piece);
+/* Zeroed host memory of up to ST_DESCRIPTOR_MAX bytes that lives as long as the program, for structures that commands point
+ * at. Never NULL: a failed program hands out a spare. */
+void *st_program_describe(struct st_program *p, size_t size);
 
 struct st_family;
 
@@ -69,7 +79,15 @@ struct st_model {
     void *data;                              /* the family's */
 };
 
+/* Puts the bytes of a weight or vector where a device's kernels read it, and gives that address. Bytes may be read up to
+ * the next multiple of 16. */
+typedef enum strata_result (*st_put_fn)(void *user, const char *name, const void *data, uint64_t bytes, const void **out,
+                                        struct strata_error *err);
+
 struct st_model_options {
+    uint32_t first, end; /* layers to bind; end 0: all of them. The embedding is always bound, the head with the last layer */
+    st_put_fn put;       /* NULL: weights stay where the file has them. Embedding and n-gram table always do */
+    void *put_user;
     bool fp32;                 /* FP32 activations for every weight */
     int draft_norm_per_stream; /* -1: as the file says; 0 or 1 */
 };

@@ -37,7 +37,6 @@ struct buffers {
         struct st_act_buffer *acts;
     } draft;
     float *r_out, *m_out;
-    struct st_rope *rope;
 };
 
 /* What one emission carries around. */
@@ -51,12 +50,12 @@ struct emitter {
     struct st_program *p;
 };
 
-/* Memory of an activation buffer; the descriptor, which commands point at, must lie outside of memory that others reuse. */
-static void take_acts(struct st_bump *s, struct st_act_buffer *b, uint64_t rows, uint64_t cols)
+/* Memory of an activation buffer. */
+static void take_acts(struct emitter *e, struct st_act_buffer *b, uint64_t rows, uint64_t cols)
 {
-    void *memory = st_bump_take(s, 1, st_act_buffer_bytes(rows, cols));
-    if (b)
-        st_act_buffer_place(b, memory, rows, cols);
+    size_t (*row_bytes)(enum st_act, size_t) = e->at->act_bytes ? e->at->act_bytes : st_act_bytes;
+    void *memory = st_bump_take(e->scratch, 1, st_act_buffer_bytes(rows, cols, row_bytes));
+    st_act_buffer_place(b, memory, rows, cols, row_bytes);
 }
 
 static float *take_floats(struct st_bump *s, uint64_t rows, uint64_t count)
@@ -76,14 +75,12 @@ static uint32_t channels(const struct q4e_hparams *h)
 
 static void take_routing(struct st_bump *s, struct st_routing *t, uint64_t n, uint32_t used, uint32_t experts)
 {
-    struct st_routing r = {.expert = st_bump_take(s, n * used, sizeof(int32_t)),
-                           .weight = st_bump_take(s, n * used, sizeof(float)),
-                           .shared = st_bump_take(s, n, sizeof(float)),
-                           .first = st_bump_take(s, experts + 1ull, sizeof(int32_t)),
-                           .entry = st_bump_take(s, n * used, sizeof(int32_t)),
-                           .where = st_bump_take(s, n * used, sizeof(int32_t))};
-    if (t)
-        *t = r;
+    *t = (struct st_routing){.expert = st_bump_take(s, n * used, sizeof(int32_t)),
+                             .weight = st_bump_take(s, n * used, sizeof(float)),
+                             .shared = st_bump_take(s, n, sizeof(float)),
+                             .first = st_bump_take(s, experts + 1ull, sizeof(int32_t)),
+                             .entry = st_bump_take(s, n * used, sizeof(int32_t)),
+                             .where = st_bump_take(s, n * used, sizeof(int32_t))};
 }
 
 /* Takes the scratch memory; the union of the parts that never live at the same time is laid one over the other. */
@@ -105,20 +102,17 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->r_out = take_floats(s, out, wide);
     b->m_out = take_floats(s, out, h->hidden);
     e->p->logits = take_floats(s, out, h->vocabulary);
-    b->acts = st_bump_take(s, 1, sizeof *b->acts);
-    b->hacts = st_bump_take(s, 1, sizeof *b->hacts);
-    b->draft.acts = st_bump_take(s, 1, sizeof *b->draft.acts);
-    b->moe.routing = st_bump_take(s, 1, sizeof *b->moe.routing);
-    take_acts(s, b->acts, n, max_u64(max_u64(wide, inner), max_u64(q, ngram_in)));
-    b->rope = st_bump_take(s, 1, sizeof *b->rope);
-    if (b->rope)
-        *b->rope = h->rope;
+    b->acts = st_program_describe(e->p, sizeof *b->acts);
+    b->hacts = st_program_describe(e->p, sizeof *b->hacts);
+    b->draft.acts = st_program_describe(e->p, sizeof *b->draft.acts);
+    b->moe.routing = st_program_describe(e->p, sizeof *b->moe.routing);
+    take_acts(e, b->acts, n, max_u64(max_u64(max_u64(wide, inner), max_u64(q, ngram_in)), h->rank));
     uint64_t mark = s->used;
     if (part == ST_PART_DRAFT) {
         e->p->wide_in = take_floats(s, n, wide);
         mark = s->used;
         b->draft.x = take_floats(s, n * h->streams, 2ull * h->hidden);
-        take_acts(s, b->draft.acts, n * h->streams, 2ull * h->hidden);
+        take_acts(e, b->draft.acts, n * h->streams, 2ull * h->hidden);
     }
     s->used = mark;
     b->gdn.u = take_floats(s, n, channels(h));
@@ -141,7 +135,7 @@ static void take_buffers(struct emitter *e, enum st_part part)
     b->moe.logits = take_floats(s, n, h->experts);
     b->moe.h = take_floats(s, n * (h->used + 1ull), expert_width);
     b->moe.o = take_floats(s, n * (h->used + 1ull), h->hidden);
-    take_acts(s, b->hacts, n * (h->used + 1ull), expert_width);
+    take_acts(e, b->hacts, n * (h->used + 1ull), expert_width);
     s->used = mark;
     b->ngram.e = take_floats(s, n, ngram_in);
     b->ngram.key = take_floats(s, n, wide);
@@ -154,7 +148,8 @@ static void take_buffers(struct emitter *e, enum st_part part)
 static void *fixed_state(struct emitter *e, uint64_t bytes)
 {
     void *base = st_bump_take(e->state, e->at->slots, bytes);
-    st_program_add_piece(e->p, (struct st_state_piece){.base = base, .slot_stride = bytes, .unit_bytes = bytes, .outer = 1});
+    st_program_add_piece(e->p,
+                         (struct st_state_piece){.base = base, .slot_stride = bytes, .unit_bytes = bytes, .outer = 1});
     return base;
 }
 
@@ -215,12 +210,8 @@ static void gated_read(struct emitter *e, int32_t layer, const struct q4e_gated 
 
 static void gated_write(struct emitter *e, int32_t layer)
 {
-    st_program_add(e->p, ST_OP_gated_write, layer)->u.gated_write = (struct st_gated_write){.n = &e->rows->n,
-                                                                                            .r = e->b.r,
-                                                                                            .inj = e->b.inj,
-                                                                                            .o = e->b.o,
-                                                                                            .streams = e->h->streams,
-                                                                                            .hidden = e->h->hidden};
+    st_program_add(e->p, ST_OP_gated_write, layer)->u.gated_write = (struct st_gated_write){
+        .n = &e->rows->n, .r = e->b.r, .inj = e->b.inj, .o = e->b.o, .streams = e->h->streams, .hidden = e->h->hidden};
 }
 
 static void ngram(struct emitter *e, int32_t layer)
@@ -266,27 +257,27 @@ static void recurrent_mixer(struct emitter *e, int32_t layer, const struct q4e_l
     product(p, &y->gate, b->gdn.z);
     product(p, &y->beta, b->gdn.b);
     product(p, &y->alpha, b->gdn.a);
-    st_program_add(e->p, ST_OP_gdn, layer)->u.gdn = (struct st_gdn){
-        .rows = e->rows,
-        .u = b->gdn.u,
-        .z = b->gdn.z,
-        .b = b->gdn.b,
-        .a = b->gdn.a,
-        .conv = y->conv,
-        .ssm_a = y->ssm_a,
-        .dt_bias = y->dt_bias,
-        .gamma = y->ssm_norm,
-        .conv_state = fixed_state(e, (h->taps - 1ull) * channels(h) * sizeof(float)),
-        .state = fixed_state(e, (uint64_t)h->value_heads * h->key_dim * h->value_dim * sizeof(float)),
-        .c = b->gdn.c,
-        .o = b->gdn.o,
-        .key_heads = h->key_heads,
-        .value_heads = h->value_heads,
-        .key_dim = h->key_dim,
-        .value_dim = h->value_dim,
-        .taps = h->taps,
-        .channels = channels(h),
-        .eps = h->eps};
+    st_program_add(e->p, ST_OP_gdn, layer)->u.gdn =
+        (struct st_gdn){.rows = e->rows,
+                        .u = b->gdn.u,
+                        .z = b->gdn.z,
+                        .b = b->gdn.b,
+                        .a = b->gdn.a,
+                        .conv = y->conv,
+                        .ssm_a = y->ssm_a,
+                        .dt_bias = y->dt_bias,
+                        .gamma = y->ssm_norm,
+                        .conv_state = fixed_state(e, (h->taps - 1ull) * channels(h) * sizeof(float)),
+                        .state = fixed_state(e, (uint64_t)h->value_heads * h->key_dim * h->value_dim * sizeof(float)),
+                        .c = b->gdn.c,
+                        .o = b->gdn.o,
+                        .key_heads = h->key_heads,
+                        .value_heads = h->value_heads,
+                        .key_dim = h->key_dim,
+                        .value_dim = h->value_dim,
+                        .taps = h->taps,
+                        .channels = channels(h),
+                        .eps = h->eps};
     need_scratch(e, (2ull * h->key_dim + h->value_dim) * ST_GDN_CHUNK * sizeof(float));
     product(products(e, layer, b->gdn.o), &y->out, b->o);
 }
@@ -303,38 +294,38 @@ static void attention_mixer(struct emitter *e, int32_t layer, const struct q4e_l
     product(p, &y->index_q, b->qsa.iq);
     product(p, &y->index_k, b->qsa.ik);
     struct st_qsa *q = &st_program_add(e->p, ST_OP_qsa, layer)->u.qsa;
-    *q = (struct st_qsa){
-        .rows = e->rows,
-        .rope = b->rope,
-        .q = b->qsa.q,
-        .k = b->qsa.k,
-        .v = b->qsa.v,
-        .iq = b->qsa.iq,
-        .ik = b->qsa.ik,
-        .q_norm = y->q_norm,
-        .k_norm = y->k_norm,
-        .iq_norm = y->index_q_norm,
-        .ik_norm = y->index_k_norm,
-        .k_cache = growing_state(e, h->kv_heads, e->at->context, unit, 1),
-        .v_cache = growing_state(e, h->kv_heads, e->at->context, unit, 1),
-        .raw_ring = fixed_state(e, (uint64_t)ST_QSA_RING * h->index_dim * sizeof(float)),
-        .axis_ring = fixed_state(e, ST_QSA_RING * 3 * sizeof(int32_t)),
-        .pooled = growing_state(e, 1, e->at->context / y->ratio, h->index_dim * sizeof(float), y->ratio),
-        .chosen = b->qsa.chosen,
-        .chosen_count = b->qsa.chosen_count,
-        .out = b->qsa.out,
-        .gated = true,
-        .kv = e->at->kv,
-        .kv_bytes = unit,
-        .heads = h->heads,
-        .kv_heads = h->kv_heads,
-        .head_dim = h->head_dim,
-        .index_heads = h->index_heads,
-        .index_dim = h->index_dim,
-        .context = e->at->context,
-        .budget = h->index_budget,
-        .ratio = y->ratio,
-        .eps = h->eps};
+    *q = (struct st_qsa){.rows = e->rows,
+                         .rope = &h->rope,
+                         .q = b->qsa.q,
+                         .k = b->qsa.k,
+                         .v = b->qsa.v,
+                         .iq = b->qsa.iq,
+                         .ik = b->qsa.ik,
+                         .q_norm = y->q_norm,
+                         .k_norm = y->k_norm,
+                         .iq_norm = y->index_q_norm,
+                         .ik_norm = y->index_k_norm,
+                         .k_cache = growing_state(e, h->kv_heads, e->at->context, unit, 1),
+                         .v_cache = growing_state(e, h->kv_heads, e->at->context, unit, 1),
+                         .raw_ring = fixed_state(e, (uint64_t)ST_QSA_RING * h->index_dim * sizeof(float)),
+                         .axis_ring = fixed_state(e, ST_QSA_RING * 3 * sizeof(int32_t)),
+                         .pooled =
+                             growing_state(e, 1, e->at->context / y->ratio, h->index_dim * sizeof(float), y->ratio),
+                         .chosen = b->qsa.chosen,
+                         .chosen_count = b->qsa.chosen_count,
+                         .out = b->qsa.out,
+                         .gated = true,
+                         .kv = e->at->kv,
+                         .kv_bytes = unit,
+                         .heads = h->heads,
+                         .kv_heads = h->kv_heads,
+                         .head_dim = h->head_dim,
+                         .index_heads = h->index_heads,
+                         .index_dim = h->index_dim,
+                         .context = e->at->context,
+                         .budget = h->index_budget,
+                         .ratio = y->ratio,
+                         .eps = h->eps};
     need_scratch(e, st_qsa_scratch_bytes(q));
     product(products(e, layer, b->qsa.out), &y->out, b->o);
 }
@@ -390,8 +381,8 @@ static void layer_commands(struct emitter *e, int32_t layer, const struct q4e_la
 /* Logits of the rows that want them. */
 static void head(struct emitter *e, const struct q4e_gated *final, const struct st_weight *output)
 {
-    st_program_add(e->p, ST_OP_select, -1)->u.select = (struct st_select){
-        .rows = e->rows, .from = e->b.r, .to = e->b.r_out, .width = e->h->streams * e->h->hidden};
+    st_program_add(e->p, ST_OP_select, -1)->u.select =
+        (struct st_select){.rows = e->rows, .from = e->b.r, .to = e->b.r_out, .width = e->h->streams * e->h->hidden};
     gated_read(e, -1, final, e->b.r_out, e->b.m_out, &e->rows->n_out);
     struct st_products *p = products(e, -1, e->b.m_out);
     p->n = &e->rows->n_out;
@@ -401,30 +392,33 @@ static void head(struct emitter *e, const struct q4e_gated *final, const struct 
 static void trunk(struct emitter *e)
 {
     const struct q4e_model *m = e->m;
-    st_program_add(e->p, ST_OP_embed, -1)->u.embed =
-        (struct st_embed){.rows = e->rows, .table = &m->embed, .r = e->b.r, .streams = e->h->streams};
-    for (uint32_t i = 0; i < e->h->layers; i++) {
+    if (m->first == 0)
+        st_program_add(e->p, ST_OP_embed, -1)->u.embed =
+            (struct st_embed){.rows = e->rows, .table = &m->embed, .r = e->b.r, .streams = e->h->streams};
+    for (uint32_t i = m->first; i < m->end; i++) {
         if (i == e->h->ngram_layer)
             ngram(e, (int32_t)i);
         layer_commands(e, (int32_t)i, &m->layer[i]);
     }
-    head(e, &m->final, &m->output);
+    if (m->end == e->h->layers)
+        head(e, &m->final, &m->output);
 }
 
 static void draft(struct emitter *e)
 {
     const struct q4e_model *m = e->m;
     const struct q4e_hparams *h = e->h;
-    st_program_add(e->p, ST_OP_draft_input, -1)->u.draft_input = (struct st_draft_input){.rows = e->rows,
-                                                                                        .table = &m->draft.embed,
-                                                                                        .hidden_in = e->p->wide_in,
-                                                                                        .enorm = m->draft.enorm,
-                                                                                        .hnorm = m->draft.hnorm,
-                                                                                        .x = e->b.draft.x,
-                                                                                        .streams = h->streams,
-                                                                                        .hidden = h->hidden,
-                                                                                        .per_stream = h->draft_norm_per_stream,
-                                                                                        .eps = h->eps};
+    st_program_add(e->p, ST_OP_draft_input, -1)->u.draft_input =
+        (struct st_draft_input){.rows = e->rows,
+                                .table = &m->draft.embed,
+                                .hidden_in = e->p->wide_in,
+                                .enorm = m->draft.enorm,
+                                .hnorm = m->draft.hnorm,
+                                .x = e->b.draft.x,
+                                .streams = h->streams,
+                                .hidden = h->hidden,
+                                .per_stream = h->draft_norm_per_stream,
+                                .eps = h->eps};
     struct st_products *p = products(e, -1, e->b.draft.x);
     p->n = &e->rows->n_stream;
     p->acts = e->b.draft.acts;
@@ -438,13 +432,12 @@ enum strata_result q4e_place(const struct st_model *model, enum st_part part, co
                              struct st_program *p, struct strata_error *err)
 {
     const struct q4e_model *m = model->data;
-    if (part == ST_PART_DRAFT && !m->h.draft_layers)
+    if (part == ST_PART_DRAFT && (!m->h.draft_layers || m->end < m->h.layers))
         return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", model->gguf->path);
     if (!st_kv_row_bytes(placement->kv, m->h.head_dim))
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: heads of %u elements do not fit this type of KV cache",
                        model->gguf->path, m->h.head_dim);
-    struct emitter e = {
-        .m = m, .h = &m->h, .at = placement, .rows = rows, .state = state, .scratch = scratch, .p = p};
+    struct emitter e = {.m = m, .h = &m->h, .at = placement, .rows = rows, .state = state, .scratch = scratch, .p = p};
     take_buffers(&e, part);
     if (part == ST_PART_TRUNK)
         trunk(&e);
@@ -453,8 +446,8 @@ enum strata_result q4e_place(const struct st_model *model, enum st_part part, co
     if (p->failed)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for the command list", model->gguf->path);
     if (state->overflow || scratch->overflow)
-        return st_fail(err, STRATA_E_LIMIT, "%s: buffers for %u tokens of context do not fit in memory", model->gguf->path,
-                       placement->context);
+        return st_fail(err, STRATA_E_LIMIT, "%s: buffers for %u tokens of context do not fit in memory",
+                       model->gguf->path, placement->context);
     return STRATA_OK;
 }
 
@@ -464,10 +457,10 @@ static void dims(const struct st_model *model, struct st_model_dims *out)
     *out = (struct st_model_dims){.layers = m->h.layers,
                                   .hidden = m->h.hidden,
                                   .wide = m->h.streams * m->h.hidden,
-                                  .vocabulary = m->output.rows,
+                                  .vocabulary = m->h.vocabulary,
                                   .embeddings = m->embed.rows,
                                   .context = m->h.context,
-                                  .draft = m->h.draft_layers > 0};
+                                  .draft = m->h.draft_layers > 0 && m->end == m->h.layers};
 }
 
 static void ngram_table(const struct st_model *model, struct st_ngram_table *out)
@@ -475,9 +468,8 @@ static void ngram_table(const struct st_model *model, struct st_ngram_table *out
     const struct q4e_model *m = model->data;
     *out = (struct st_ngram_table){0};
     if (m->h.ngram_layer != UINT32_MAX)
-        *out = (struct st_ngram_table){.hash = &m->h.hash,
-                                       .table = &m->ngram.table,
-                                       .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE)};
+        *out = (struct st_ngram_table){
+            .hash = &m->h.hash, .table = &m->ngram.table, .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE)};
 }
 
 const struct st_family st_family_qwen4exp = {.architecture = "qwen4exp",

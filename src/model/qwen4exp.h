@@ -45,9 +45,10 @@ struct q4e_layer {
 
 struct q4e_model {
     struct q4e_hparams h;
+    uint32_t first, end; /* layers that are bound here; the head and the draft layer belong to the last one */
     struct st_weight embed, output;
     struct q4e_gated final; /* no inject */
-    struct q4e_layer *layer; /* [layers] */
+    struct q4e_layer *layer; /* [layers]; tensors of first .. end - 1 */
     struct {
         struct st_weight table, key, value;
         float *norm_key, *norm_query, *norm_conv, *conv;

@@ -1,5 +1,5 @@
-/* qwen4exp: hyper-parameters and tensors of GGUF files. Everything is checked here, so that the forward pass can rely on it:
- * ranges, shapes, types that fit their rows, ids inside the vocabulary, and that no tensor is left over. */
+/* qwen4exp: hyper-parameters and tensors of GGUF files. Everything is checked here, so that the forward pass can rely
+ * on it: ranges, shapes, types that fit their rows, ids inside the vocabulary, and that no tensor is left over. */
 #include "model/qwen4exp.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams 
     int64_t *section;
     enum strata_result r = st_key_u32(g, PREFIX "rope.dimension_count", 2, ST_ROT_MAX, &rot, err);
     if (!r && (rot % 2 || rot > h->head_dim || rot > h->index_dim))
-        r = st_fail(err, STRATA_E_MODEL, "%s: rope.dimension_count %u is odd or above a head's %u or the index's %u", g->path,
-                    rot, h->head_dim, h->index_dim);
+        r = st_fail(err, STRATA_E_MODEL, "%s: rope.dimension_count %u is odd or above a head's %u or the index's %u",
+                    g->path, rot, h->head_dim, h->index_dim);
     if (!r)
         r = st_gguf_f64(g, PREFIX "rope.freq_base", &theta, err);
     if (!r && !(theta > 1 && theta < 1e12))
@@ -35,7 +35,8 @@ static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams 
     for (uint32_t i = 0; i < rot / 2; i++) {
         /* FP32 throughout, as the reference computes its frequencies. */
         h->rope.freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)rot);
-        /* Sections are interleaved: pairs 1, 4, 7, ... turn by height, 2, 5, 8, ... by width, as many as the sections say. */
+        /* Sections are interleaved: pairs 1, 4, 7, ... turn by height, 2, 5, 8, ... by width, as many as the sections
+         * say. */
         h->rope.axis[i] = i % 3 == 1 && i < 3 * section[1] ? 1 : i % 3 == 2 && i < 3 * section[2] ? 2 : 0;
     }
     free(section);
@@ -119,8 +120,9 @@ static enum strata_result read_gdn(const struct st_gguf *g, struct q4e_hparams *
     if (!r)
         r = st_key_u32(g, PREFIX "ssm.inner_size", 1, 1u << 24, &inner, err);
     if (!r && (inner % h->value_heads || inner / h->value_heads > GDN_DIM_MAX || h->value_heads % h->key_heads))
-        r = st_fail(err, STRATA_E_MODEL, "%s: ssm: %u value heads do not divide inner size %u, or %u key heads do not divide them",
-                    g->path, h->value_heads, inner, h->key_heads);
+        r = st_fail(err, STRATA_E_MODEL,
+                    "%s: ssm: %u value heads do not divide inner size %u, or %u key heads do not divide them", g->path,
+                    h->value_heads, inner, h->key_heads);
     if (!r)
         h->value_dim = inner / h->value_heads;
     return r;
@@ -137,11 +139,11 @@ static enum strata_result read_attention(const struct st_gguf *g, struct q4e_hpa
     if (!r)
         r = st_key_u32(g, PREFIX "attention.value_length", 1, ST_QSA_DIM_MAX, &value_length, err);
     if (!r && value_length != h->head_dim)
-        r = st_fail(err, STRATA_E_MODEL, "%s: attention.value_length %u differs from key_length %u", g->path, value_length,
-                    h->head_dim);
+        r = st_fail(err, STRATA_E_MODEL, "%s: attention.value_length %u differs from key_length %u", g->path,
+                    value_length, h->head_dim);
     if (!r && (h->heads % h->kv_heads || h->heads / h->kv_heads > ST_QSA_GROUP_MAX))
-        r = st_fail(err, STRATA_E_MODEL, "%s: %u query heads do not share %u key heads evenly, %d each at most", g->path,
-                    h->heads, h->kv_heads, ST_QSA_GROUP_MAX);
+        r = st_fail(err, STRATA_E_MODEL, "%s: %u query heads do not share %u key heads evenly, %d each at most",
+                    g->path, h->heads, h->kv_heads, ST_QSA_GROUP_MAX);
     if (!r)
         r = st_key_u32(g, PREFIX "attention.indexer.head_count", 1, 1024, &h->index_heads, err);
     if (!r)
@@ -274,7 +276,8 @@ static enum strata_result attention_tensors(struct st_loader *l, uint32_t b, str
     if (!r)
         r = st_load_block_floats(l, b, "attn_k_norm.weight", h->head_dim, &y->k_norm);
     if (!r)
-        r = st_load_block_matrix(l, b, "indexer.q_proj.weight", h->hidden, (uint64_t)h->index_heads * h->index_dim, 0, &y->index_q);
+        r = st_load_block_matrix(l, b, "indexer.q_proj.weight", h->hidden, (uint64_t)h->index_heads * h->index_dim, 0,
+                                 &y->index_q);
     if (!r)
         r = st_load_block_matrix(l, b, "indexer.k_proj.weight", h->hidden, h->index_dim, 0, &y->index_k);
     if (!r)
@@ -290,9 +293,10 @@ static enum strata_result expert_tensors(struct st_loader *l, uint32_t b, struct
     st_block_name(gate, b, "ffn_gate_exps.weight");
     st_block_name(up, b, "ffn_up_exps.weight");
     enum strata_result r = st_load_pair(l, fused, gate, up, h->hidden, h->expert_width, h->expert_width, h->experts,
-                                       &y->experts_gate, &y->experts_up);
+                                        &y->experts_gate, &y->experts_up);
     if (!r)
-        r = st_load_block_matrix(l, b, "ffn_down_exps.weight", h->expert_width, h->hidden, h->experts, &y->experts_down);
+        r = st_load_block_matrix(l, b, "ffn_down_exps.weight", h->expert_width, h->hidden, h->experts,
+                                 &y->experts_down);
     if (!r)
         r = st_load_block_matrix(l, b, "ffn_gate_inp.weight", h->hidden, h->experts, 0, &y->router);
     if (!r)
@@ -314,8 +318,9 @@ static enum strata_result layer_tensors(struct st_loader *l, uint32_t b, struct 
     return r ? r : expert_tensors(l, b, y);
 }
 
-/* Tokens per index block of each layer. Some converters write 0 for layers that have an index all the same (trunks re-saved
- * under another layer name, draft layers); the published block is 4 tokens, so 0 and a missing key mean that here. */
+/* Tokens per index block of each layer. Some converters write 0 for layers that have an index all the same (trunks
+ * re-saved under another layer name, draft layers); the published block is 4 tokens, so 0 and a missing key mean that
+ * here. */
 static enum strata_result ratios(const struct st_gguf *g, struct q4e_model *m, uint32_t blocks, bool draft_only,
                                  struct strata_error *err)
 {
@@ -351,11 +356,11 @@ static enum strata_result ngram_tensors(struct st_loader *l)
     const struct st_gguf_tensor *t = st_gguf_tensor(l->g, name);
     if (!t)
         return st_missing_tensor(l, name);
-    enum strata_result r = st_load_matrix(l, name, h->ngram_width, t->ne[1], 0, &m->ngram.table);
+    enum strata_result r = st_load_host_matrix(l, name, h->ngram_width, t->ne[1], &m->ngram.table);
     for (uint32_t i = 0; i < h->hash.heads && !r; i++)
         if (h->hash.offset[i] > t->ne[1] || h->hash.size[i] > t->ne[1] - h->hash.offset[i])
-            r = st_fail(l->err, STRATA_E_MODEL, "%s: n-gram head %u reaches past the %llu rows of tensor %s", l->g->path, i,
-                        (unsigned long long)t->ne[1], name);
+            r = st_fail(l->err, STRATA_E_MODEL, "%s: n-gram head %u reaches past the %llu rows of tensor %s",
+                        l->g->path, i, (unsigned long long)t->ne[1], name);
     uint64_t in = (uint64_t)h->hash.heads * h->ngram_width, wide = (uint64_t)h->streams * h->hidden;
     uint32_t b = h->ngram_layer;
     char conv_name[96];
@@ -369,7 +374,8 @@ static enum strata_result ngram_tensors(struct st_loader *l)
         r = st_load_block_floats(l, b, "ple_norm_query.weight", wide, &m->ngram.norm_query);
     if (!r)
         r = st_load_block_floats(l, b, "ple_norm_conv.weight", wide, &m->ngram.norm_conv);
-    return r ? r : st_load_conv(l, st_block_name(conv_name, b, "ple_conv1d.weight"), h->ngram_taps, wide, &m->ngram.conv);
+    return r ? r
+             : st_load_conv(l, st_block_name(conv_name, b, "ple_conv1d.weight"), h->ngram_taps, wide, &m->ngram.conv);
 }
 
 /* Embedding or head: as many rows as the tokenizer has tokens, or as the tensor says in files without a tokenizer. */
@@ -390,7 +396,7 @@ static enum strata_result draft_tensors(struct st_loader *l, uint32_t b)
     bool own_file = l->g->n_tensors && !st_gguf_tensor(l->g, "output_hc_norm.weight");
     for (int i = 0; i < (own_file ? 2 : 1) && !r; i++)
         if (st_gguf_tensor(l->g, embed[i])) {
-            r = vocabulary_matrix(l, embed[i], h->vocabulary, &m->draft.embed);
+            r = st_load_host_matrix(l, embed[i], h->hidden, h->vocabulary, &m->draft.embed);
             break;
         }
     char head_name[96];
@@ -411,6 +417,15 @@ static enum strata_result draft_tensors(struct st_loader *l, uint32_t b)
     if (!r)
         r = contraction(l, stem, &m->draft.final);
     return r ? r : layer_tensors(l, b, &m->draft.layer);
+}
+
+/* The contraction and the output; without a tensor of its own the output is the embedding. */
+static enum strata_result head_tensors(struct st_loader *l)
+{
+    struct q4e_model *m = q4e(l);
+    const char *name = st_gguf_tensor(l->g, "output.weight") ? "output.weight" : "token_embd.weight";
+    enum strata_result r = vocabulary_matrix(l, name, m->h.vocabulary, &m->output);
+    return r ? r : contraction(l, "output_hc_", &m->final);
 }
 
 static enum strata_result open_trunk(struct st_loader *l)
@@ -438,27 +453,31 @@ static enum strata_result open_trunk(struct st_loader *l)
     free(recurrent);
     if (!r)
         r = ratios(g, m, h->layers + h->draft_layers, false, l->err);
+    m->first = l->options->first;
+    m->end = l->options->end ? l->options->end : h->layers;
+    if (!r && (m->first >= m->end || m->end > h->layers))
+        r = st_fail(l->err, STRATA_E_ARGUMENT, "%s: layers %u..%u are not among the %u of the model", g->path, m->first,
+                    m->end, h->layers);
     if (!r)
-        r = vocabulary_matrix(l, "token_embd.weight", h->vocabulary, &m->embed);
-    m->output = m->embed;
-    if (!r && st_gguf_tensor(g, "output.weight"))
-        r = vocabulary_matrix(l, "output.weight", h->vocabulary, &m->output);
-    if (!r)
-        r = contraction(l, "output_hc_", &m->final);
-    if (!r)
+        r = st_load_host_matrix(l, "token_embd.weight", h->hidden, h->vocabulary, &m->embed);
+    if (!r && m->end == h->layers)
+        r = head_tensors(l);
+    if (!r && h->ngram_layer >= m->first && h->ngram_layer < m->end)
         r = ngram_tensors(l);
-    for (uint32_t i = 0; i < h->layers && !r; i++)
+    for (uint32_t i = m->first; i < m->end && !r; i++)
         r = layer_tensors(l, i, &m->layer[i]);
-    if (!r && h->draft_layers)
+    if (!r && h->draft_layers && m->end == h->layers)
         r = draft_tensors(l, h->layers);
+    if (!r)
+        r = st_load_rope(l, &h->rope);
     return r ? r : st_loader_end(l);
 }
 
 static enum strata_result same(struct st_loader *l, const char *what, uint32_t draft, uint32_t trunk)
 {
     return draft == trunk ? STRATA_OK
-                          : st_fail(l->err, STRATA_E_MODEL, "%s: the draft layer has %s %u, the model %u", l->g->path, what,
-                                    draft, trunk);
+                          : st_fail(l->err, STRATA_E_MODEL, "%s: the draft layer has %s %u, the model %u", l->g->path,
+                                    what, draft, trunk);
 }
 
 /* A draft layer in a file of its own: its sizes must be the trunk's. */
@@ -510,13 +529,13 @@ enum strata_result q4e_open(struct st_model *out, const struct st_model_options 
     if (!m)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for the model", out->gguf->path);
     out->data = m;
-    struct st_loader l = {.owned = &m->owned, .model = m, .fp32 = o->fp32, .err = err};
+    struct st_loader l = {.owned = &m->owned, .model = m, .options = o, .err = err};
     enum strata_result r = st_loader_begin(&l, out->gguf);
     if (!r)
         r = open_trunk(&l);
     free(l.used);
     l.used = NULL;
-    if (!r && out->draft_gguf) {
+    if (!r && out->draft_gguf && m->end == m->h.layers) {
         r = st_loader_begin(&l, out->draft_gguf);
         if (!r)
             r = open_draft(&l);

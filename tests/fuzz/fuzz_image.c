@@ -18,8 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct st_image_kernel *kernels = NULL;
     size_t count = 0;
     char arch[32];
-    if (st_image_inspect(text ? ST_IMAGE_PTX : ST_IMAGE_ELF, copy, text ? size : size - 1, arch, &kernels, &count, NULL) ==
-        STRATA_OK)
+    if (st_image_inspect(text ? ST_IMAGE_PTX : ST_IMAGE_ELF, copy, text ? size : size - 1, arch, &kernels, &count,
+                         NULL) == STRATA_OK)
         free(kernels);
     free(copy);
     return 0;

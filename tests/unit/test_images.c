@@ -7,8 +7,9 @@
 
 #include "runtime/images.h"
 
-static const char *const built[] = {"sm_75", "sm_80", "sm_89", "sm_90a", "gfx906", "gfx1100", "gfx11-generic",
-                                    "gfx9-generic", "gfx10-3-generic", "gfx12-generic", "opencl"};
+static const char *const built[] = {"sm_75",           "sm_80",         "sm_89",         "sm_90a",
+                                    "gfx906",          "gfx1100",       "gfx11-generic", "gfx9-generic",
+                                    "gfx10-3-generic", "gfx12-generic", "opencl"};
 
 /* The best of the list above, "" for none. */
 static const char *best(const char *arch, bool generic)
@@ -48,16 +49,36 @@ static void amd_cards_take_their_own_image_then_their_familys(void **state)
     static const struct {
         const char *arch, *with, *without;
     } expected[] = {
-        {"gfx900", "gfx9-generic", ""},       {"gfx902", "gfx9-generic", ""},     {"gfx904", "gfx9-generic", ""},
-        {"gfx906", "gfx906", "gfx906"},       {"gfx908", "", ""},                 {"gfx909", "gfx9-generic", ""},
-        {"gfx90a", "", ""},                   {"gfx90c", "gfx9-generic", ""},     {"gfx942", "", ""},
-        {"gfx950", "", ""},                   {"gfx1010", "", ""},                {"gfx1030", "gfx10-3-generic", ""},
-        {"gfx1031", "gfx10-3-generic", ""},   {"gfx1032", "gfx10-3-generic", ""}, {"gfx1033", "gfx10-3-generic", ""},
-        {"gfx1034", "gfx10-3-generic", ""},   {"gfx1035", "gfx10-3-generic", ""}, {"gfx1036", "gfx10-3-generic", ""},
-        {"gfx1100", "gfx1100", "gfx1100"},    {"gfx1101", "gfx11-generic", ""},   {"gfx1102", "gfx11-generic", ""},
-        {"gfx1103", "gfx11-generic", ""},     {"gfx1150", "gfx11-generic", ""},   {"gfx1151", "gfx11-generic", ""},
-        {"gfx1152", "gfx11-generic", ""},     {"gfx1153", "gfx11-generic", ""},   {"gfx1200", "gfx12-generic", ""},
-        {"gfx1201", "gfx12-generic", ""},     {"gfx1300", "", ""},                {"opencl", "opencl", "opencl"},
+        {"gfx900", "gfx9-generic", ""},
+        {"gfx902", "gfx9-generic", ""},
+        {"gfx904", "gfx9-generic", ""},
+        {"gfx906", "gfx906", "gfx906"},
+        {"gfx908", "", ""},
+        {"gfx909", "gfx9-generic", ""},
+        {"gfx90a", "", ""},
+        {"gfx90c", "gfx9-generic", ""},
+        {"gfx942", "", ""},
+        {"gfx950", "", ""},
+        {"gfx1010", "", ""},
+        {"gfx1030", "gfx10-3-generic", ""},
+        {"gfx1031", "gfx10-3-generic", ""},
+        {"gfx1032", "gfx10-3-generic", ""},
+        {"gfx1033", "gfx10-3-generic", ""},
+        {"gfx1034", "gfx10-3-generic", ""},
+        {"gfx1035", "gfx10-3-generic", ""},
+        {"gfx1036", "gfx10-3-generic", ""},
+        {"gfx1100", "gfx1100", "gfx1100"},
+        {"gfx1101", "gfx11-generic", ""},
+        {"gfx1102", "gfx11-generic", ""},
+        {"gfx1103", "gfx11-generic", ""},
+        {"gfx1150", "gfx11-generic", ""},
+        {"gfx1151", "gfx11-generic", ""},
+        {"gfx1152", "gfx11-generic", ""},
+        {"gfx1153", "gfx11-generic", ""},
+        {"gfx1200", "gfx12-generic", ""},
+        {"gfx1201", "gfx12-generic", ""},
+        {"gfx1300", "", ""},
+        {"opencl", "opencl", "opencl"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         assert_string_equal(best(expected[i].arch, true), expected[i].with);
@@ -83,9 +104,10 @@ static void numbers_of_the_kernel_driver_become_names(void **state)
     static const struct {
         uint64_t version;
         const char *name;
-    } known[] = {{90006, "gfx906"},   {90008, "gfx908"},   {90010, "gfx90a"},   {90012, "gfx90c"},   {90402, "gfx942"},
-                 {90500, "gfx950"},   {100100, "gfx1010"}, {100300, "gfx1030"}, {100306, "gfx1036"}, {110000, "gfx1100"},
-                 {110003, "gfx1103"}, {110500, "gfx1150"}, {110501, "gfx1151"}, {120000, "gfx1200"}, {120001, "gfx1201"}};
+    } known[] = {{90006, "gfx906"},   {90008, "gfx908"},   {90010, "gfx90a"},   {90012, "gfx90c"},
+                 {90402, "gfx942"},   {90500, "gfx950"},   {100100, "gfx1010"}, {100300, "gfx1030"},
+                 {100306, "gfx1036"}, {110000, "gfx1100"}, {110003, "gfx1103"}, {110500, "gfx1150"},
+                 {110501, "gfx1151"}, {120000, "gfx1200"}, {120001, "gfx1201"}};
     char name[32];
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         assert_true(st_arch_from_version(known[i].version, name));
@@ -134,11 +156,13 @@ static void ptx_is_read_entry_by_entry(void **state)
     assert_int_equal(kernels[1].dynamic_local, 65536);
     free(kernels);
     /* without the NUL, and with one inside */
-    assert_int_equal(st_image_inspect(ST_IMAGE_PTX, ptx, sizeof ptx - 1, NULL, &kernels, &count, &err), STRATA_E_FORMAT);
+    assert_int_equal(st_image_inspect(ST_IMAGE_PTX, ptx, sizeof ptx - 1, NULL, &kernels, &count, &err),
+                     STRATA_E_FORMAT);
     char broken[sizeof ptx];
     memcpy(broken, ptx, sizeof ptx);
     broken[20] = 0;
-    assert_int_equal(st_image_inspect(ST_IMAGE_PTX, broken, sizeof broken, NULL, &kernels, &count, &err), STRATA_E_FORMAT);
+    assert_int_equal(st_image_inspect(ST_IMAGE_PTX, broken, sizeof broken, NULL, &kernels, &count, &err),
+                     STRATA_E_FORMAT);
 }
 
 static void put(uint8_t *p, uint64_t value, size_t bytes)
@@ -171,16 +195,17 @@ static size_t make_elf(uint8_t *out, const uint8_t *note, size_t size)
 }
 
 /* {"amdhsa.kernels": [{".name": "k", ".vgpr_count": 300, ".wavefront_size": 32, ".args": [{".value_kind": KIND}],
- *  ".vgpr_spill_count": 2, ".sgpr_spill_count": 3, ".reqd_workgroup_size": [64, 1, 1], ".uses_dynamic_stack": false}]} */
+ *  ".vgpr_spill_count": 2, ".sgpr_spill_count": 3, ".reqd_workgroup_size": [64, 1, 1], ".uses_dynamic_stack": false}]}
+ */
 static size_t make_note(uint8_t *p, const char *kind)
 {
     uint8_t *start = p;
-#define TEXT(s)                                                                                                               \
-    do {                                                                                                                      \
-        *p++ = 0xD9;                                                                                                          \
-        *p++ = (uint8_t)strlen(s);                                                                                            \
-        memcpy(p, s, strlen(s));                                                                                              \
-        p += strlen(s);                                                                                                       \
+#define TEXT(s)                                                                                                        \
+    do {                                                                                                               \
+        *p++ = 0xD9;                                                                                                   \
+        *p++ = (uint8_t)strlen(s);                                                                                     \
+        memcpy(p, s, strlen(s));                                                                                       \
+        p += strlen(s);                                                                                                \
     } while (0)
     *p++ = 0x82;
     TEXT("amdhsa.version");
@@ -242,7 +267,8 @@ static void code_objects_are_read_by_their_note(void **state)
     free(kernels);
 }
 
-/* Every shortened form and every single damaged byte is read or refused, never followed outside (run under sanitizers). */
+/* Every shortened form and every single damaged byte is read or refused, never followed outside (run under sanitizers).
+ */
 static void damaged_code_objects_are_refused_or_read_inside_their_bounds(void **state)
 {
     (void)state;

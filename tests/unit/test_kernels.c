@@ -57,9 +57,9 @@ static struct bench *bench_new(const char *name)
             b->token[s][t] = (int32_t)(random_bits(&b->seed) % 40);
     b->state_bytes = 1 << 20;
     b->state = keep(b, calloc(1, b->state_bytes));
-    size_t room = st_act_buffer_bytes(FIXTURE_ROWS, 1024);
-    st_act_buffer_place(&b->acts, keep(b, aligned_alloc(64, room)), FIXTURE_ROWS, 1024);
-    st_act_buffer_place(&b->hacts, keep(b, aligned_alloc(64, room)), FIXTURE_ROWS, 1024);
+    size_t room = st_act_buffer_bytes(FIXTURE_ROWS, 1024, st_act_bytes);
+    st_act_buffer_place(&b->acts, keep(b, aligned_alloc(64, room)), FIXTURE_ROWS, 1024, st_act_bytes);
+    st_act_buffer_place(&b->hacts, keep(b, aligned_alloc(64, room)), FIXTURE_ROWS, 1024, st_act_bytes);
     return b;
 }
 

@@ -45,12 +45,12 @@ struct result {
 static void run(const struct weights *w, const float *m, int32_t n, int threads, struct result *out)
 {
     struct st_act_buffer acts, hacts;
-    void *a = aligned_alloc(64, st_act_buffer_bytes(ROWS, HIDDEN)),
-         *h = aligned_alloc(64, st_act_buffer_bytes(ROWS * (USED + 1), SHARED));
+    void *a = aligned_alloc(64, st_act_buffer_bytes(ROWS, HIDDEN, st_act_bytes)),
+         *h = aligned_alloc(64, st_act_buffer_bytes(ROWS * (USED + 1), SHARED, st_act_bytes));
     float *logits = malloc(ROWS * EXPERTS * sizeof *logits), *hv = malloc(ROWS * (USED + 1) * SHARED * sizeof *hv),
           *o = malloc(ROWS * (USED + 1) * HIDDEN * sizeof *o);
-    st_act_buffer_place(&acts, a, ROWS, HIDDEN);
-    st_act_buffer_place(&hacts, h, ROWS * (USED + 1), SHARED);
+    st_act_buffer_place(&acts, a, ROWS, HIDDEN, st_act_bytes);
+    st_act_buffer_place(&hacts, h, ROWS * (USED + 1), SHARED, st_act_bytes);
     struct st_routing t = {out->expert[0], out->weight[0], out->shared, out->first, out->entry, out->where};
     struct st_command route = {.op = ST_OP_route,
                                .u.route = {.n = &n,

@@ -297,8 +297,8 @@ static void gated_residual_read_and_write(void **state)
     const struct st_weight down_w = float_weight(down[0], WIDE, RANK), up_w = float_weight(up[0], RANK, WIDE),
                            inject_w = float_weight(inject[0], WIDE, HC);
     struct st_act_buffer acts;
-    void *memory = aligned_alloc(64, st_act_buffer_bytes(1, WIDE));
-    st_act_buffer_place(&acts, memory, 1, WIDE);
+    void *memory = aligned_alloc(64, st_act_buffer_bytes(1, WIDE, st_act_bytes));
+    st_act_buffer_place(&acts, memory, 1, WIDE, st_act_bytes);
     const int32_t rows = 1;
     struct st_command read = {.op = ST_OP_gated_read,
                               .u.gated_read = {.n = &rows,

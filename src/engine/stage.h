@@ -1,0 +1,73 @@
+/* A stage: consecutive layers of the model on one device, with their weights, state and buffers. A pass goes through
+ * the stages in order; what is handed over is the wide residual of its rows. */
+#ifndef ST_ENGINE_STAGE_H
+#define ST_ENGINE_STAGE_H
+
+#include "engine/ngram_io.h"
+#include "model/model.h"
+
+struct st_device;
+
+/* One pass, as the engine gives it to a stage. All memory is the host's and stays valid until the stage has run. */
+struct st_pass {
+    enum st_part part;
+    const struct st_rows *rows;
+    const float *wide_in;      /* [n][wide]: residual before the stage's first layer; NULL where the stage embeds */
+    float *wide_out;           /* [n][wide]: residual after its last layer, or NULL */
+    struct st_ngram_io *ngram; /* fetching the rows of this pass, or NULL */
+    float *residuals;          /* NULL, or residual after each layer: layer * residual_stride + first_row * wide */
+    size_t residual_stride, first_row;
+};
+
+struct st_stage;
+
+struct st_stage_ops {
+    /* Runs a pass to its end. stage->logits then holds the rows that were asked for, if the stage has the head. */
+    enum strata_result (*run)(struct st_stage *s, const struct st_pass *pass, struct strata_error *err);
+    /* Bytes of state; at is an address inside a piece of one of the stage's programs. */
+    enum strata_result (*read)(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes,
+                               struct strata_error *err);
+    enum strata_result (*write)(struct st_stage *s, uint8_t *at, const void *from, uint64_t bytes,
+                                struct strata_error *err);
+    enum strata_result (*clear)(struct st_stage *s, uint8_t *at, uint64_t bytes, struct strata_error *err);
+    void (*close)(struct st_stage *s);
+};
+
+struct st_stage {
+    const struct st_stage_ops *ops;
+    char name[32]; /* of the device */
+    uint32_t first, end;
+    struct st_model bound; /* weights where the device reads them */
+    struct st_model_dims dims;
+    struct st_placement placement;
+    struct st_program trunk, draft;                   /* draft has no commands unless the stage has the draft layer */
+    const float *logits;                              /* [out rows of the last pass][vocabulary] */
+    uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
+};
+
+/* What every stage is made from. */
+struct st_stage_config {
+    const struct st_gguf *gguf, *draft_gguf;
+    struct st_model_options options;    /* first, end and fp32 as wanted; put is the stage's own business */
+    struct st_placement placement;      /* likewise act_bytes */
+    const struct st_ngram_table *ngram; /* of the whole model; hash NULL: none */
+};
+
+/* On the CPU. rows: the host rows of all passes; kernels and team outlive the stage. */
+enum strata_result st_stage_cpu_open(const struct st_stage_config *c, const struct st_rows *rows,
+                                     const struct st_kernels *kernels, int threads, struct st_stage **out,
+                                     struct strata_error *err);
+/* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. embed: the token
+ * embedding in host memory. */
+enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
+                                        const struct st_weight *embed, struct st_stage **out, struct strata_error *err);
+/* Marks the kernels that a stage of these layers needs. model: all layers, weights in the file. */
+enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err);
+
+static inline void st_stage_close(struct st_stage *s)
+{
+    if (s)
+        s->ops->close(s);
+}
+
+#endif

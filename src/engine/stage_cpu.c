@@ -1,0 +1,171 @@
+/* Stage on the CPU: weights in the mapped file, state and buffers in one arena, commands run by a team of threads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/stage.h"
+
+struct cpu_stage {
+    struct st_stage base;
+    const struct st_kernels *kernels;
+    struct st_team *team;
+    const struct st_rows *rows;
+    uint8_t *arena;
+};
+
+/* Commands [from, to) of a program, run by the whole team with a barrier between them. */
+struct stretch {
+    const struct st_kernels *kernels;
+    const struct st_command *commands;
+    size_t from, to;
+};
+
+static void run_stretch(void *arg, struct st_worker *w)
+{
+    const struct stretch *s = arg;
+    for (size_t i = s->from; i < s->to; i++) {
+        st_command_run(s->kernels, &s->commands[i], w);
+        if (i + 1 < s->to)
+            st_barrier(w);
+    }
+}
+
+/* First command after from that must not run in one go with it: a wait for n-gram rows, or the next layer when
+ * residuals are wanted. */
+static size_t stretch_end(const struct st_program *p, size_t from, bool residuals)
+{
+    size_t to = from + 1;
+    while (to < p->n_commands && p->commands[to].op != ST_OP_ngram_gather &&
+           !(residuals && p->commands[to].layer != p->commands[from].layer))
+        to++;
+    return to;
+}
+
+static enum strata_result cpu_run(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
+{
+    struct cpu_stage *c = (struct cpu_stage *)stage;
+    const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
+    size_t bytes = (size_t)pass->rows->n * stage->dims.wide * sizeof(float);
+    if (pass->wide_in)
+        memcpy(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in, pass->wide_in, bytes);
+    struct stretch s = {.kernels = c->kernels, .commands = p->commands};
+    enum strata_result r = STRATA_OK;
+    while (s.from < p->n_commands && !r) {
+        const struct st_command *first = &p->commands[s.from];
+        if (first->op == ST_OP_ngram_gather)
+            r = st_ngram_io_finish(pass->ngram, err);
+        s.to = stretch_end(p, s.from, pass->residuals != NULL);
+        if (!r)
+            st_team_run(c->team, run_stretch, &s);
+        if (pass->residuals && first->layer >= 0)
+            memcpy(pass->residuals + (size_t)first->layer * pass->residual_stride + pass->first_row * stage->dims.wide,
+                   p->wide, bytes);
+        s.from = s.to;
+    }
+    if (!r && pass->wide_out)
+        memcpy(pass->wide_out, p->wide, bytes);
+    stage->logits = p->logits;
+    return r;
+}
+
+static enum strata_result cpu_read(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes,
+                                   struct strata_error *err)
+{
+    (void)s;
+    (void)err;
+    memcpy(to, at, bytes);
+    return STRATA_OK;
+}
+
+static enum strata_result cpu_write(struct st_stage *s, uint8_t *at, const void *from, uint64_t bytes,
+                                    struct strata_error *err)
+{
+    (void)s;
+    (void)err;
+    memcpy(at, from, bytes);
+    return STRATA_OK;
+}
+
+static enum strata_result cpu_clear(struct st_stage *s, uint8_t *at, uint64_t bytes, struct strata_error *err)
+{
+    (void)s;
+    (void)err;
+    memset(at, 0, bytes);
+    return STRATA_OK;
+}
+
+static void cpu_close(struct st_stage *stage)
+{
+    struct cpu_stage *c = (struct cpu_stage *)stage;
+    st_team_free(c->team);
+    st_program_free(&stage->trunk);
+    st_program_free(&stage->draft);
+    st_model_close(&stage->bound);
+    free(c->arena);
+    free(c);
+}
+
+static const struct st_stage_ops cpu_ops = {
+    .run = cpu_run, .read = cpu_read, .write = cpu_write, .clear = cpu_clear, .close = cpu_close};
+
+/* Lays out the programs from base; NULL only counts. */
+static enum strata_result lay_out(struct cpu_stage *c, uint8_t *base, struct strata_error *err)
+{
+    struct st_stage *s = &c->base;
+    struct st_bump state = {.base = base}, scratch = {.base = base ? base + s->state_bytes : NULL};
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    enum strata_result r =
+        s->bound.family->place(&s->bound, ST_PART_TRUNK, &s->placement, c->rows, &state, &scratch, &s->trunk, err);
+    if (!r && s->dims.draft)
+        r = s->bound.family->place(&s->bound, ST_PART_DRAFT, &s->placement, c->rows, &state, &scratch, &s->draft, err);
+    s->state_bytes = state.peak;
+    s->buffer_bytes = scratch.peak;
+    return r;
+}
+
+static enum strata_result open_arena(struct cpu_stage *c, struct strata_error *err)
+{
+    struct st_stage *s = &c->base;
+    enum strata_result r = lay_out(c, NULL, err);
+    if (r)
+        return r;
+    uint64_t bytes = s->state_bytes + s->buffer_bytes;
+    if (bytes < s->state_bytes || bytes > SIZE_MAX / 2 || !(c->arena = aligned_alloc(64, bytes)))
+        return st_fail(err, STRATA_E_MEMORY,
+                       "%s: no memory for %llu MiB of state and buffers (context %u, %u sessions)", s->bound.gguf->path,
+                       (unsigned long long)(bytes >> 20), s->placement.context, s->placement.slots);
+    return lay_out(c, c->arena, err);
+}
+
+enum strata_result st_stage_cpu_open(const struct st_stage_config *config, const struct st_rows *rows,
+                                     const struct st_kernels *kernels, int threads, struct st_stage **out,
+                                     struct strata_error *err)
+{
+    struct cpu_stage *c = calloc(1, sizeof *c);
+    if (!c)
+        return st_fail(err, STRATA_E_MEMORY, "cpu: no memory for a stage");
+    struct st_stage *s = &c->base;
+    s->ops = &cpu_ops;
+    snprintf(s->name, sizeof s->name, "cpu");
+    s->placement = config->placement;
+    c->kernels = kernels;
+    c->rows = rows;
+    enum strata_result r = st_model_open(config->gguf, config->draft_gguf, &config->options, &s->bound, err);
+    if (!r) {
+        s->bound.family->dims(&s->bound, &s->dims);
+        s->first = config->options.first;
+        s->end = config->options.end ? config->options.end : s->dims.layers;
+        r = open_arena(c, err);
+    }
+    size_t scratch =
+        s->trunk.worker_scratch > s->draft.worker_scratch ? s->trunk.worker_scratch : s->draft.worker_scratch;
+    if (!r)
+        r = st_team_create(threads, scratch, &c->team, err);
+    if (r) {
+        cpu_close(s);
+        return r;
+    }
+    *out = s;
+    return STRATA_OK;
+}

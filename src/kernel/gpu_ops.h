@@ -1,0 +1,62 @@
+/* From commands to launches: how a device with GPU kernels runs the command list of a model.
+ *
+ * A command is the same structure as on the CPU (kernel/table.h), with these differences:
+ *  - every pointer to data (activations, weights, vectors, state, the arrays inside struct st_rows, st_routing, st_rope's
+ *    copies) is an address of the device, cast; host code never reads through it. Use st_gpu_at.
+ *  - the structures themselves (st_rows, st_weight, st_act_buffer, st_routing, st_rope) are host memory, so shapes, types and
+ *    counts are read on the host while lowering. rows->n, n_out, n_spans and n_stream are the counts of the pass.
+ *  - st_act_buffer.memory[form] has room for the buffer's rows in the layouts of kernel/gpu/layout.h (st_gpu_act_stride of the
+ *    product's own cols), not in the CPU's layout.
+ *  - embed copies rows->embd: the engine puts every row's embedding there. ngram_gather reads rows->ngram and ngram_index
+ *    like the CPU.
+ *
+ * Lowering depends on shapes and counts only, never on values in device memory, so its launches can be captured into a graph
+ * and replayed for every pass with the same counts. Whatever varies (positions, slots, spans, chosen experts) is read by the
+ * kernels from the row arrays; grids are sized for the worst case of the counts and superfluous groups return.
+ *
+ * Two shapes of work: a window (n <= ST_GPU_WINDOW rows: decode kernels, rows independent of each other and of n, expert
+ * arithmetic bit-identical to the CPU) and a prompt (more rows: matrix kernels). */
+#ifndef ST_KERNEL_GPU_OPS_H
+#define ST_KERNEL_GPU_OPS_H
+
+#include "kernel/gpu_launch.h"
+#include "kernel/table.h"
+
+enum { ST_GPU_WINDOW = 8 };
+
+/* Launches in order; each may read what the ones before wrote. */
+struct st_gpu_list {
+    struct st_gpu_launch *launch;
+    size_t count, capacity;
+    bool failed; /* memory ran out: the list must not be run */
+};
+/* Room for one more; never NULL (a failed list hands out a spare). */
+struct st_gpu_launch *st_gpu_push(struct st_gpu_list *list);
+void st_gpu_list_free(struct st_gpu_list *list);
+
+/* What lowering may know of the device. */
+struct st_gpu_target {
+    uint32_t lanes, units; /* as in st_device_info */
+    st_addr scratch;       /* at least st_gpu_scratch of every command; shared by all commands */
+    uint64_t scratch_bytes;
+    struct st_gpu_launch spare;
+};
+
+static inline st_addr st_gpu_at(const void *p)
+{
+    return (st_addr)(uintptr_t)p;
+}
+
+/* Appends the launches of a command. STRATA_E_UNSUPPORTED names what has no kernel: type, shape. */
+enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_target *t, struct st_gpu_list *list,
+                                struct strata_error *err);
+
+/* Device scratch that lowering the command for up to rows rows may use, in bytes. Pointers in the command are not used. */
+uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, uint32_t units);
+
+/* Marks every kernel that lowering the command can need for any counts up to rows, so that a device resolves them before a
+ * byte of the model is loaded. STRATA_E_UNSUPPORTED as st_gpu_lower. */
+enum strata_result st_gpu_needs(const struct st_command *c, uint32_t rows, bool needed[ST_GPU_KERNEL_COUNT],
+                                struct strata_error *err);
+
+#endif
