@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAME = 256, MAX_HELD = 64 << 20 };
+#include "base/utf8.h"
+
+enum { MAX_NAME = 256, MAX_HELD = 64 << 20, FIRST_ROOM = 256 };
 
 enum state { REASONING, CONTENT, CALL_OPEN, IN_FUNCTION, VALUE, AFTER_FUNCTION };
 
@@ -455,6 +457,10 @@ static bool step_function(struct st_output *o, bool final)
 /* A parameter's value as JSON, by the type its schema gives. */
 static void emit_argument(struct st_output *o, const char *value, size_t size)
 {
+    if (st_utf8_invalid(value, size) != size || st_utf8_invalid(o->parameter, strlen(o->parameter)) != strlen(o->parameter)) {
+        o->failed = st_fail(o->err, STRATA_E_FORMAT, "an argument of the call of %s is not valid UTF-8", o->name);
+        return;
+    }
     const json_t *schema = st_tool_parameters(o->options.tools, o->name, strlen(o->name));
     int kinds = allowed(json_object_get(json_object_get(schema, "properties"), o->parameter), 0);
     size_t from = 0, to = size;
@@ -562,9 +568,16 @@ static void run(struct st_output *o, bool final)
 enum strata_result st_output_create(const struct st_output_options *options, struct st_output **out, struct strata_error *err)
 {
     struct st_output *o = calloc(1, sizeof *o);
-    *out = o;
-    if (!o)
+    char *store = malloc(FIRST_ROOM);
+    *out = NULL;
+    if (!o || !store) {
+        free(o);
+        free(store);
         return st_fail(err, STRATA_E_MEMORY, "no memory to read a model's output");
+    }
+    *out = o;
+    o->store = o->buffer = store;
+    o->room = FIRST_ROOM;
     o->options = *options;
     o->state = options->thinking ? REASONING : CONTENT;
     o->line_start = true;
