@@ -15,7 +15,8 @@ struct strata_model {
     struct st_gguf *gguf;
     struct st_tokenizer *tokenizer; /* NULL: the file has no usable vocabulary; ids only */
     struct strata_error no_text;    /* why not, given to whoever asks for text; code 0: there is no vocabulary at all */
-    struct st_chat *chat;           /* NULL without a tokenizer */
+    struct st_chat *chat;           /* NULL without a tokenizer or with a template that cannot be served: */
+    struct strata_error no_chat;    /* why not */
     char *name, *template_text;
     char *architecture;
 };

@@ -148,14 +148,17 @@ static char *token_text(const struct strata_model *m, int32_t id)
     return copy_text(b.data, b.size);
 }
 
+/* A template that cannot be served does not keep a model from being used for plain text: the reason is kept for chats. */
 static enum strata_result open_chat(struct strata_model *m, struct strata_error *err)
 {
     char *bos = token_text(m, st_tokenizer_bos(m->tokenizer)), *eos = token_text(m, st_tokenizer_eos(m->tokenizer));
     enum strata_result r = st_chat_create(m->template_text, m->template_text ? strlen(m->template_text) : 0, bos, eos,
-                                          &m->chat, err);
+                                          &m->chat, &m->no_chat);
     free(bos);
     free(eos);
-    return r ? st_fail_in(err, r, "%s: tokenizer.chat_template", m->gguf->path) : STRATA_OK;
+    if (r)
+        st_fail_in(&m->no_chat, r, "%s: tokenizer.chat_template", m->gguf->path);
+    return r == STRATA_E_MEMORY ? st_fail(err, r, "%s", m->no_chat.text) : STRATA_OK;
 }
 
 enum strata_result strata_model_open(const char *path, struct strata_model **out, struct strata_error *err)
@@ -281,8 +284,10 @@ static enum strata_result parse_json(const char *what, const char *text, json_t 
 enum strata_result strata_chat_prompt(const struct strata_model *m, const char *messages, const char *options,
                                       int32_t **ids, size_t *count, char **text, struct strata_error *err)
 {
-    if (!m->chat)
+    if (!m->tokenizer)
         return no_tokenizer(m, err);
+    if (!m->chat)
+        return st_fail(err, m->no_chat.code, "%s", m->no_chat.text);
     json_t *list = NULL, *extra = NULL;
     struct st_ids out = {0};
     struct st_rendered rendered = {0};

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "format/gguf_write.h"
 #include "text/chat.h"
 #include "text/jinja.h"
 #include "text_fixture.h"
@@ -291,6 +293,38 @@ static void long_conversations_cost_time_in_proportion(void **state)
     json_decref(messages);
 }
 
+static void a_template_that_cannot_be_served_leaves_plain_text(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_gguf_writer *w;
+    struct strata_model *model;
+    char path[] = "/tmp/strata-chat-XXXXXX", bytes[94][2];
+    struct st_bytes tokens[94];
+    for (int i = 0; i < 94; i++) {
+        bytes[i][0] = (char)(33 + i);
+        tokens[i] = (struct st_bytes){bytes[i], 1};
+    }
+    close(mkstemp(path));
+    assert_ok(st_gguf_writer_create(&w, &err), &err);
+    st_gguf_set_string(w, "general.architecture", "x", 1);
+    st_gguf_set_string(w, "tokenizer.ggml.model", "gpt2", 4);
+    st_gguf_set_strings(w, "tokenizer.ggml.tokens", tokens, 94);
+    st_gguf_set_string(w, "tokenizer.chat_template", "{% include 'x' %}", 17);
+    assert_ok(st_gguf_writer_save(w, path, &err), &err);
+    st_gguf_writer_free(w);
+    assert_ok(strata_model_open(path, &model, &err), &err);
+    int32_t *ids;
+    size_t count;
+    assert_ok(strata_tokenize(model, "ab", 2, false, &ids, &count, &err), &err);
+    assert_int_equal(count, 2);
+    strata_free(ids);
+    assert_int_equal(strata_chat_prompt(model, "[]", NULL, &ids, &count, NULL, &err), STRATA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tokenizer.chat_template: chat template, line 1: the tag \"include\""));
+    strata_model_free(model);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +335,7 @@ int main(void)
         cmocka_unit_test(refusals_name_the_line_and_the_reason),
         cmocka_unit_test(endless_work_ends_at_a_limit),
         cmocka_unit_test(long_conversations_cost_time_in_proportion),
+        cmocka_unit_test(a_template_that_cannot_be_served_leaves_plain_text),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }
