@@ -31,14 +31,14 @@ static float dot_blocks(int type, const void *w, const struct st_act_row *x, siz
     return acc;
 }
 
-#define BLOCK_TYPE(TYPE, lower)                                                                                            \
-    static void decode_##lower(const void *src, float *dst, size_t n)                                                      \
-    {                                                                                                                      \
-        decode_blocks(ST_TYPE_##TYPE, src, dst, n);                                                                        \
-    }                                                                                                                      \
-    static float dot_##lower(const void *w, const struct st_act_row *x, size_t n)                                          \
-    {                                                                                                                      \
-        return dot_blocks(ST_TYPE_##TYPE, w, x, n);                                                                        \
+#define BLOCK_TYPE(TYPE, lower)                                                                                        \
+    static void decode_##lower(const void *src, float *dst, size_t n)                                                  \
+    {                                                                                                                  \
+        decode_blocks(ST_TYPE_##TYPE, src, dst, n);                                                                    \
+    }                                                                                                                  \
+    static float dot_##lower(const void *w, const struct st_act_row *x, size_t n)                                      \
+    {                                                                                                                  \
+        return dot_blocks(ST_TYPE_##TYPE, w, x, n);                                                                    \
     }
 BLOCK_TYPE(Q4_0, q4_0)
 BLOCK_TYPE(Q4_1, q4_1)
@@ -107,7 +107,8 @@ float st_dot_f32(const float *w, const float *x, size_t n)
     return tree_f32(acc);
 }
 
-static float dot_decoded(void (*decode)(const void *, float *, size_t), size_t size, const void *w, const float *x, size_t n)
+static float dot_decoded(void (*decode)(const void *, float *, size_t), size_t size, const void *w, const float *x,
+                         size_t n)
 {
     const uint8_t *p = w;
     float acc[16] = {0}, values[16];
@@ -134,7 +135,7 @@ static float dot_bf16(const void *w, const struct st_act_row *x, size_t n)
     return dot_decoded(decode_bf16, 2, w, x->f, n);
 }
 
-#define TYPE(T, elems, bytes, act, lower, encoder) \
+#define TYPE(T, elems, bytes, act, lower, encoder)                                                                     \
     [ST_TYPE_##T] = {#T, ST_TYPE_##T, elems, bytes, act, decode_##lower, encoder, dot_##lower}
 static const struct st_type_info types[ST_TYPE_COUNT] = {
     TYPE(F32, 1, 4, ST_ACT_F32, f32, st_encode_f32),

@@ -1,7 +1,8 @@
-/* The tensor types of model files: block layouts, exact decoding, encoders, activation quantisation and the reference dot
- * product of every type. Layouts: the GGUF format; the project's arithmetic: docs/numerics.md.
+/* The tensor types of model files: block layouts, exact decoding, encoders, activation quantisation and the reference
+ * dot product of every type. Layouts: the GGUF format; the project's arithmetic: docs/numerics.md.
  *
- * A row of n elements is n / block_elems blocks of block_bytes bytes, without padding. Blocks may start at any address. */
+ * A row of n elements is n / block_elems blocks of block_bytes bytes, without padding. Blocks may start at any address.
+ */
 #ifndef ST_FORMAT_QUANT_H
 #define ST_FORMAT_QUANT_H
 
@@ -54,8 +55,9 @@ struct st_act_row {
     const float *f; /* [n] */
     int8_t *q;      /* [n], -127 .. 127 */
     float *d;       /* [n / 32] (Q8: a value that binary16 can hold) or [n / 256] (Q8K) */
-    float *s;       /* [n / 32] sum of the block's q times its unrounded scale, rounded to binary16: for types with a minimum */
-    int16_t *sums;  /* [n / 16] sum of each 16 q */
+    float
+        *s; /* [n / 32] sum of the block's q times its unrounded scale, rounded to binary16: for types with a minimum */
+    int16_t *sums; /* [n / 16] sum of each 16 q */
 };
 
 struct st_type_info {
@@ -65,7 +67,8 @@ struct st_type_info {
     enum st_act act; /* what dot takes */
     /* n elements, a multiple of block_elems. src at any alignment; exact. */
     void (*decode)(const void *src, float *dst, size_t n);
-    /* Searches the block scales with the smallest squared error, weighted by importance[n] when that is not NULL (weights
+    /* Searches the block scales with the smallest squared error, weighted by importance[n] when that is not NULL
+     * (weights
      * >= 0). NULL when the type has no encoder. The result depends on nothing but the arguments. */
     void (*encode)(const float *src, void *dst, size_t n, const float *importance);
     /* The reference dot product of n weights with one activation row, in the defined order (docs/numerics.md). */
@@ -77,17 +80,17 @@ const struct st_type_info *st_type_info(int id);
 /* By name in any case; NULL when there is none. */
 const struct st_type_info *st_type_by_name(const char *name);
 
-/* Bytes of a row of n elements. False, with *bytes untouched, for an unknown type, when n is not a multiple of the block, or
- * when the product does not fit. */
+/* Bytes of a row of n elements. False, with *bytes untouched, for an unknown type, when n is not a multiple of the
+ * block, or when the product does not fit. */
 bool st_row_bytes(int type, uint64_t n, uint64_t *bytes);
 
-/* Memory for one activation row of n elements (0 for F32, which only points at the floats), a multiple of 64. n is a multiple
- * of 32 (Q8) or 256 (Q8K). */
+/* Memory for one activation row of n elements (0 for F32, which only points at the floats), a multiple of 64. n is a
+ * multiple of 32 (Q8) or 256 (Q8K). */
 size_t st_act_bytes(enum st_act kind, size_t n);
 /* Lays a row out in st_act_bytes(kind, n) bytes of memory (64-byte aligned, owned by the caller). */
 void st_act_bind(enum st_act kind, size_t n, void *memory, struct st_act_row *row);
-/* Fills the bound row from x[n]; for F32 row->f becomes x itself. The rounding is defined to the bit in docs/numerics.md:
- * every device reproduces it. NaN or infinity in a block make that block's scale NaN or infinite. */
+/* Fills the bound row from x[n]; for F32 row->f becomes x itself. The rounding is defined to the bit in
+ * docs/numerics.md: every device reproduces it. NaN or infinity in a block make that block's scale NaN or infinite. */
 void st_act_quantize(enum st_act kind, const float *x, size_t n, struct st_act_row *row);
 
 /* The canonical float dot product: 16 partial accumulators over i ascending by 16, then a fixed tree. Any n. */

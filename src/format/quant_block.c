@@ -1,5 +1,5 @@
-/* Owns the layouts of the quantised types: how each block becomes the open form of quant_block.h. Byte offsets are given where
- * a block is read; every multi-byte field is little-endian. */
+/* Owns the layouts of the quantised types: how each block becomes the open form of quant_block.h. Byte offsets are
+ * given where a block is read; every multi-byte field is little-endian. */
 #include "format/quant_block.h"
 
 #include "format/grids.h"
@@ -187,7 +187,8 @@ static void unpack_q5_k(const uint8_t *p, struct st_block *b)
 {
     head_k4(p, b);
     for (int i = 0; i < 256; i++)
-        b->q[i] = (int8_t)((p[48 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15) | (p[16 + i % 32] >> i / 32 & 1) << 4);
+        b->q[i] =
+            (int8_t)((p[48 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15) | (p[16 + i % 32] >> i / 32 & 1) << 4);
 }
 
 /* ql[128]; qh[64]; i8 scales[16]; f16 d */
@@ -313,7 +314,8 @@ static void unpack_iq1_s(const uint8_t *p, struct st_block *b)
     }
 }
 
-/* qs[32]; qh[16] (a nibble for each l: 3 grid bits, sign of the shift); u16 sc[4] (3 bits for each half of k; d on top) */
+/* qs[32]; qh[16] (a nibble for each l: 3 grid bits, sign of the shift); u16 sc[4] (3 bits for each half of k; d on top)
+ */
 static void unpack_iq1_m(const uint8_t *p, struct st_block *b)
 {
     uint32_t d = 0;

@@ -1,9 +1,10 @@
-/* One block of any quantised type in a common open form: codes as signed bytes, integer scales, float scales. Decoding and
- * the reference dot products are written once over this form; the fast kernels are compared with them.
+/* One block of any quantised type in a common open form: codes as signed bytes, integer scales, float scales. Decoding
+ * and the reference dot products are written once over this form; the fast kernels are compared with them.
  *
  * Element i of the block has the value
  *   small types (activations Q8): d[i / part] * q[i] + m[i / part]       (m only when the form says so)
- *   wide types (activations Q8K): (d[0] * scale[i / 16]) * q[i] - dmin * min[i / 16]   (dmin only when the form says so) */
+ *   wide types (activations Q8K): (d[0] * scale[i / 16]) * q[i] - dmin * min[i / 16]   (dmin only when the form says
+ * so) */
 #ifndef ST_FORMAT_QUANT_BLOCK_H
 #define ST_FORMAT_QUANT_BLOCK_H
 
@@ -29,8 +30,8 @@ struct st_block_form {
 /* NULL for F32, F16, BF16 and unknown types. */
 const struct st_block_form *st_block_form(int type);
 
-/* Adds one block's terms to an accumulator: the defined arithmetic of the quantised dot products. first is the index of the
- * block's first element in the row. */
+/* Adds one block's terms to an accumulator: the defined arithmetic of the quantised dot products. first is the index of
+ * the block's first element in the row. */
 float st_block_dot(const struct st_block_form *form, const struct st_block *b, const struct st_act_row *x, size_t first,
                    float acc);
 

@@ -65,7 +65,7 @@ ST_INLINE void codes32(const struct st_levels *levels, const float *x, float sca
 void st_encode_q4_0(const float *src, void *dst, size_t n, const float *importance)
 {
     static const struct st_levels levels = {.lo = -8, .hi = 7};
-    static const float targets[] = {-8,    -8.9f, -8.6f, -8.3f, -7.8f, -7.6f, -7.4f, -7.2f, -7,    -6.6f,
+    static const float targets[] = {-8,    -8.9f, -8.6f, -8.3f, -7.8f, -7.6f, -7.4f, -7.2f, -7,  -6.6f,
                                     -6.2f, 6.2f,  6.6f,  6.8f,  7,     7.2f,  7.4f,  7.6f,  7.8f};
     float ones[32];
     int code[32];
@@ -131,7 +131,8 @@ void st_encode_q5_1(const float *src, void *dst, size_t n, const float *importan
 void st_encode_iq4_nl(const float *src, void *dst, size_t n, const float *importance)
 {
     static const struct st_levels levels = ST_LEVELS_IQ4;
-    static const float targets[] = {-127, -140, -134, -130, -123, -119, -115, -110, -104, 97, 101, 105, 109, 113, 117, 121};
+    static const float targets[] = {-127, -140, -134, -130, -123, -119, -115, -110,
+                                    -104, 97,   101,  105,  109,  113,  117,  121};
     float ones[32];
     int code[32];
     uint8_t *p = dst;
@@ -149,14 +150,15 @@ void st_encode_q2_0(const float *src, void *dst, size_t n, const float *importan
     static const struct st_levels levels = {.lo = -1, .hi = 2};
     float ones[64], targets[48];
     uint8_t *p = dst;
-    targets[0] = 1; /* the plain encoder: the largest magnitude becomes 1 (or -1) */
+    targets[0] = 1;                /* the plain encoder: the largest magnitude becomes 1 (or -1) */
     for (int c = 1; c < 48; c++) { /* both signs of the scale: magnitudes up to 4 levels, clamped to the outer ones */
         float t = 0.9f + 0.13f * (float)(c / 2);
         targets[c] = c % 2 ? t : -t;
     }
     for (size_t i = 0; i < n; i += 64, p += 18) {
         const float *x = src + i, *w = st_weights(importance, i, ones, 64);
-        float scale = st_fit_scale(&levels, x, w, 64, 1, targets, 48).scale, plain = st_round_scale(fabsf(st_extreme(x, 64)), 1);
+        float scale = st_fit_scale(&levels, x, w, 64, 1, targets, 48).scale,
+              plain = st_round_scale(fabsf(st_extreme(x, 64)), 1);
         struct st_fit best = st_fit_try(&levels, x, w, 64, scale), simple = st_fit_try(&levels, x, w, 64, plain);
         if (simple.error < best.error)
             scale = plain;
@@ -170,8 +172,12 @@ void st_encode_q2_0(const float *src, void *dst, size_t n, const float *importan
 
 void st_encode_mxfp4(const float *src, void *dst, size_t n, const float *importance)
 {
-    static const struct st_levels levels = {-12, 12, 15, {4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4},
-                                            {-10, -7, -5, -3.5f, -2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f, 3.5f, 5, 7, 10}};
+    static const struct st_levels levels = {
+        -12,
+        12,
+        15,
+        {4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4},
+        {-10, -7, -5, -3.5f, -2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f, 3.5f, 5, 7, 10}};
     static const uint8_t codes[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
     float ones[32];
     int code[32];

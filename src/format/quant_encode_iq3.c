@@ -1,8 +1,8 @@
-/* Owns the encoder of IQ3_XXS: 256 elements, eight sub-blocks of 32 with an odd scale 1 .. 31, four elements for each point of a
- * grid of 256, and signs of which every eighth follows from the other seven.
+/* Owns the encoder of IQ3_XXS: 256 elements, eight sub-blocks of 32 with an odd scale 1 .. 31, four elements for each
+ * point of a grid of 256, and signs of which every eighth follows from the other seven.
  *
- * The nearest of 256 points is found through a table: the four magnitudes, each rounded to one of eight values, lead to a
- * short list of points that lie near that corner; only those are measured. */
+ * The nearest of 256 points is found through a table: the four magnitudes, each rounded to one of eight values, lead to
+ * a short list of points that lie near that corner; only those are measured. */
 #include <pthread.h>
 
 #include "format/grids.h"
@@ -47,7 +47,8 @@ static void build_near(void)
     }
 }
 
-/* Index of the corner nearest to a magnitude in grid units; 0 for negative values (an element with the wrong sign) and NaN. */
+/* Index of the corner nearest to a magnitude in grid units; 0 for negative values (an element with the wrong sign) and
+ * NaN. */
 static inline int corner_index(float v)
 {
     float t = v * 0.125f - 0.5f;
@@ -92,8 +93,8 @@ static struct st_fit match(const float *x, const float *w, float scale, uint8_t 
     return f;
 }
 
-/* Turns eight elements into magnitudes and seven sign bits. With an odd number of negative elements the one that costs least
- * is given the other sign and becomes a negative magnitude. */
+/* Turns eight elements into magnitudes and seven sign bits. With an odd number of negative elements the one that costs
+ * least is given the other sign and becomes a negative magnitude. */
 static uint32_t split_signs(const float *x, const float *w, float *magnitude)
 {
     uint32_t signs = 0;

@@ -1,6 +1,6 @@
-/* Owns the encoders of the K types and of IQ4_XS: 256 elements whose sub-blocks have whole scales under one or two float
- * scales. Each sub-block's own best scale is found first; then the common scale, the whole scales and the codes are improved
- * in turn, every step measured by the true squared error of what will be stored. */
+/* Owns the encoders of the K types and of IQ4_XS: 256 elements whose sub-blocks have whole scales under one or two
+ * float scales. Each sub-block's own best scale is found first; then the common scale, the whole scales and the codes
+ * are improved in turn, every step measured by the true squared error of what will be stored. */
 #include "format/quant_encode.h"
 
 #include "format/quant_fit.h"
@@ -10,8 +10,8 @@ enum { BLOCK = 256 };
 /* Symmetric types: y = (d * scale[t]) * level. */
 struct symmetric {
     struct st_levels levels;
-    int sub;          /* elements of a sub-block */
-    int low, high;    /* range of the whole scales */
+    int sub;       /* elements of a sub-block */
+    int low, high; /* range of the whole scales */
     const float *targets;
     int target_count;
 };
@@ -28,10 +28,10 @@ static inline int clamp_int(float v, int low, int high)
     return (int)((v + 0x1.8p23f) - 0x1.8p23f);
 }
 
-/* For a given d: each sub-block's whole scale among three neighbours of its ideal one. Returns the block's error; *xq and *qq
- * are the sums that the best d for these scales and codes follows from. */
-ST_INLINE float choose_scales(const struct symmetric *s, const float *x, const float *w, float d, const float *ideal, int *scale,
-                              float *xq, float *qq)
+/* For a given d: each sub-block's whole scale among three neighbours of its ideal one. Returns the block's error; *xq
+ * and *qq are the sums that the best d for these scales and codes follows from. */
+ST_INLINE float choose_scales(const struct symmetric *s, const float *x, const float *w, float d, const float *ideal,
+                              int *scale, float *xq, float *qq)
 {
     float error = 0.0f, inverse = st_inverse(d);
     *xq = *qq = 0.0f;
@@ -61,7 +61,8 @@ ST_INLINE float fit_symmetric(const struct symmetric *s, const float *x, const f
     float ideal[16], extreme, d, error, xq, qq;
     int count = BLOCK / s->sub, trial[16];
     for (int t = 0; t < count; t++)
-        ideal[t] = st_fit_scale(&s->levels, x + t * s->sub, w + t * s->sub, s->sub, 0, s->targets, s->target_count).scale;
+        ideal[t] =
+            st_fit_scale(&s->levels, x + t * s->sub, w + t * s->sub, s->sub, 0, s->targets, s->target_count).scale;
     extreme = st_extreme(ideal, count);
     d = half_of(extreme / (float)s->low);
     error = choose_scales(s, x, w, d, ideal, scale, &xq, &qq);
@@ -104,8 +105,8 @@ void st_encode_q6_k(const float *src, void *dst, size_t n, const float *importan
 
 void st_encode_q3_k(const float *src, void *dst, size_t n, const float *importance)
 {
-    static const float targets[] = {-4,    -4.8f, -4.5f, -4.25f, -3.8f, -3.6f, -3.4f, -3.2f, -3,   -2.7f,
-                                    2.4f,  2.7f,  2.85f, 3,      3.2f,  3.4f,  3.6f,  3.8f,  -2.4f};
+    static const float targets[] = {-4,   -4.8f, -4.5f, -4.25f, -3.8f, -3.6f, -3.4f, -3.2f, -3,   -2.7f,
+                                    2.4f, 2.7f,  2.85f, 3,      3.2f,  3.4f,  3.6f,  3.8f,  -2.4f};
     static const struct symmetric form = {{.lo = -4, .hi = 3}, 16, -32, 31, targets, 19};
     float ones[BLOCK];
     int scale[16], code[BLOCK];
@@ -128,7 +129,8 @@ void st_encode_q3_k(const float *src, void *dst, size_t n, const float *importan
 
 void st_encode_iq4_xs(const float *src, void *dst, size_t n, const float *importance)
 {
-    static const float targets[] = {-127, -140, -134, -130, -123, -119, -115, -110, -104, 97, 101, 105, 109, 113, 117, 121};
+    static const float targets[] = {-127, -140, -134, -130, -123, -119, -115, -110,
+                                    -104, 97,   101,  105,  109,  113,  117,  121};
     static const struct symmetric form = {ST_LEVELS_IQ4, 32, -32, 31, targets, 16};
     float ones[BLOCK];
     int scale[16], code[BLOCK];
@@ -149,15 +151,16 @@ void st_encode_iq4_xs(const float *src, void *dst, size_t n, const float *import
     }
 }
 
-/* Types with a minimum: y = (d * scale[j]) * code - dmin * min[j], eight sub-blocks of 32, six-bit scales and minima. */
+/* Types with a minimum: y = (d * scale[j]) * code - dmin * min[j], eight sub-blocks of 32, six-bit scales and minima.
+ */
 struct minimum {
     float d, dmin, error;
     int scale[8], min[8];
     float aa, bb, ab, xa, xb; /* sums for the best (d, dmin): a = scale * code, b = -min */
 };
 
-ST_INLINE struct minimum choose_pairs(const float *x, const float *w, float top, float d, float dmin, const float *scale,
-                                      const float *min)
+ST_INLINE struct minimum choose_pairs(const float *x, const float *w, float top, float d, float dmin,
+                                      const float *scale, const float *min)
 {
     struct minimum m = {.d = d, .dmin = dmin};
     float inv_d = st_inverse(d), inv_min = st_inverse(dmin);

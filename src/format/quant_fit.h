@@ -1,5 +1,6 @@
-/* Searching block scales: least squares over a set of levels, used by the encoders. Inline so that the loops are compiled for
- * each constant length and level set. All sums run over eight lanes in a fixed order, so results do not vary. */
+/* Searching block scales: least squares over a set of levels, used by the encoders. Inline so that the loops are
+ * compiled for each constant length and level set. All sums run over eight lanes in a fixed order, so results do not
+ * vary. */
 #ifndef ST_FORMAT_QUANT_FIT_H
 #define ST_FORMAT_QUANT_FIT_H
 
@@ -9,8 +10,8 @@
 
 #define ST_INLINE static inline __attribute__((always_inline))
 
-/* The values that a code can stand for: whole numbers lo .. hi, or (count > 0) a table, ascending. A table is kept as its
- * first value, the steps between neighbours and the middles between them, which needs no lookups in vector code. */
+/* The values that a code can stand for: whole numbers lo .. hi, or (count > 0) a table, ascending. A table is kept as
+ * its first value, the steps between neighbours and the middles between them, which needs no lookups in vector code. */
 struct st_levels {
     float lo, hi;
     int count;
@@ -19,7 +20,7 @@ struct st_levels {
 
 struct st_fit {
     float scale;
-    float error; /* sum of w * (x - scale * level)^2 */
+    float error;  /* sum of w * (x - scale * level)^2 */
     float xq, qq; /* sums of w * x * level and w * level^2 */
 };
 
@@ -87,8 +88,8 @@ ST_INLINE float st_extreme(const float *x, int n)
     return m;
 }
 
-/* Tries scales that put the value of largest magnitude on each of targets[count] (in level units; the first is the plain
- * encoder's), then follows least squares from the best. half: scales are rounded to binary16. */
+/* Tries scales that put the value of largest magnitude on each of targets[count] (in level units; the first is the
+ * plain encoder's), then follows least squares from the best. half: scales are rounded to binary16. */
 ST_INLINE struct st_fit st_fit_scale(const struct st_levels *l, const float *x, const float *w, int n, int half,
                                      const float *targets, int count)
 {
@@ -120,7 +121,8 @@ ST_INLINE struct st_affine st_affine_try(const float *x, const float *w, int n, 
     const struct st_levels l = {.lo = 0.0f, .hi = top};
     for (int i = 0; i < n; i += 8)
         for (int j = 0; j < 8; j++) {
-            float q = st_level(&l, (x[i + j] - offset) * inverse), r = x[i + j] - (scale * q + offset), wq = w[i + j] * q;
+            float q = st_level(&l, (x[i + j] - offset) * inverse), r = x[i + j] - (scale * q + offset),
+                  wq = w[i + j] * q;
             error[j] += w[i + j] * r * r;
             sq[j] += wq;
             sqq[j] += wq * q;
@@ -147,7 +149,8 @@ ST_INLINE struct st_affine st_fit_affine(const float *x, const float *w, int n, 
         lo = 0.0f;
     if (below && hi < 0.0f)
         hi = 0.0f;
-    struct st_affine best = st_affine_try(x, w, n, top, st_round_scale((hi - lo) / top, half), st_round_scale(lo, half));
+    struct st_affine best =
+        st_affine_try(x, w, n, top, st_round_scale((hi - lo) / top, half), st_round_scale(lo, half));
     for (int c = 0; c < 12; c++) {
         struct st_affine a = best;
         if (c > 0) { /* a narrower or wider range around the same middle */
@@ -193,10 +196,12 @@ ST_INLINE void st_store_half(uint8_t *p, float f)
 }
 
 /* The levels of IQ4_NL and IQ4_XS. */
-#define ST_LEVELS_IQ4                                                                                                      \
-    {                                                                                                                      \
-        -127, 113, 16, {23, 21, 18, 16, 14, 13, 12, 11, 12, 12, 13, 15, 16, 20, 24},                                       \
-        {-115.5f, -93.5f, -74, -57, -42, -28.5f, -16, -4.5f, 7, 19, 31.5f, 45.5f, 61, 79, 101}                             \
+#define ST_LEVELS_IQ4                                                                                                  \
+    {                                                                                                                  \
+        -127, 113, 16, {23, 21, 18, 16, 14, 13, 12, 11, 12, 12, 13, 15, 16, 20, 24},                                   \
+        {                                                                                                              \
+            -115.5f, -93.5f, -74, -57, -42, -28.5f, -16, -4.5f, 7, 19, 31.5f, 45.5f, 61, 79, 101                       \
+        }                                                                                                              \
     }
 
 #endif

@@ -1,5 +1,5 @@
-/* The processor levels of the dot products against the C reference, bit for bit. With --bench: bytes per second of every type
- * and level against the measured read bandwidth. */
+/* The processor levels of the dot products against the C reference, bit for bit. With --bench: bytes per second of
+ * every type and level against the measured read bandwidth. */
 #include "test.h"
 
 #include <math.h>
@@ -59,11 +59,12 @@ static void fill_blocks(int type, uint8_t *w, size_t bytes)
     static const struct {
         int type, first, second; /* byte that holds the exponent's top bits */
     } halves[] = {
-        {ST_TYPE_Q4_0, 1, 1},    {ST_TYPE_Q4_1, 1, 3},    {ST_TYPE_Q5_0, 1, 1},     {ST_TYPE_Q5_1, 1, 3},   {ST_TYPE_Q8_0, 1, 1},
-        {ST_TYPE_Q2_K, 81, 83},  {ST_TYPE_Q3_K, 109, 109}, {ST_TYPE_Q4_K, 1, 3},    {ST_TYPE_Q5_K, 1, 3},   {ST_TYPE_Q6_K, 209, 209},
-        {ST_TYPE_IQ2_XXS, 1, 1}, {ST_TYPE_IQ2_XS, 1, 1},  {ST_TYPE_IQ3_XXS, 1, 1},  {ST_TYPE_IQ1_S, 1, 1},  {ST_TYPE_IQ4_NL, 1, 1},
-        {ST_TYPE_IQ3_S, 1, 1},   {ST_TYPE_IQ2_S, 1, 1},   {ST_TYPE_IQ4_XS, 1, 1},   {ST_TYPE_IQ1_M, 55, 55}, {ST_TYPE_Q2_0, 1, 1},
-        {ST_TYPE_F16, 1, 1},     {ST_TYPE_BF16, 1, 1},    {ST_TYPE_F32, 3, 3},
+        {ST_TYPE_Q4_0, 1, 1},    {ST_TYPE_Q4_1, 1, 3},     {ST_TYPE_Q5_0, 1, 1},     {ST_TYPE_Q5_1, 1, 3},
+        {ST_TYPE_Q8_0, 1, 1},    {ST_TYPE_Q2_K, 81, 83},   {ST_TYPE_Q3_K, 109, 109}, {ST_TYPE_Q4_K, 1, 3},
+        {ST_TYPE_Q5_K, 1, 3},    {ST_TYPE_Q6_K, 209, 209}, {ST_TYPE_IQ2_XXS, 1, 1},  {ST_TYPE_IQ2_XS, 1, 1},
+        {ST_TYPE_IQ3_XXS, 1, 1}, {ST_TYPE_IQ1_S, 1, 1},    {ST_TYPE_IQ4_NL, 1, 1},   {ST_TYPE_IQ3_S, 1, 1},
+        {ST_TYPE_IQ2_S, 1, 1},   {ST_TYPE_IQ4_XS, 1, 1},   {ST_TYPE_IQ1_M, 55, 55},  {ST_TYPE_Q2_0, 1, 1},
+        {ST_TYPE_F16, 1, 1},     {ST_TYPE_BF16, 1, 1},     {ST_TYPE_F32, 3, 3},
     };
     const struct st_type_info *info = st_type_info(type);
     for (size_t i = 0; i < bytes; i++)
@@ -126,8 +127,9 @@ static void compare(const struct st_dot_table *table, int type, bool floats, boo
     (floats ? table->rows_f32 : table->rows)[type](y, w.data, row_bytes, n_rows, rows, n_x, ldy, n);
     for (size_t i = 0; i < ldy * (size_t)n_x; i++)
         if (!same(y[i], expected[i]))
-            fail_msg("%s %s%s: n %zu, rows %d, activation rows %d: output %zu of row %zu is %.9g instead of %.9g", table->name,
-                     info->name, floats ? " with floats" : "", n, n_rows, n_x, i % ldy, i / ldy, (double)y[i], (double)expected[i]);
+            fail_msg("%s %s%s: n %zu, rows %d, activation rows %d: output %zu of row %zu is %.9g instead of %.9g",
+                     table->name, info->name, floats ? " with floats" : "", n, n_rows, n_x, i % ldy, i / ldy,
+                     (double)y[i], (double)expected[i]);
     for (int j = 0; j < n_x; j++) {
         guarded_free(&x[j]);
         if (memory[j].map)
@@ -161,7 +163,8 @@ static void compare_rounding(const struct st_dot_table *table)
 {
     enum { N = 512 };
     static float x[N];
-    static const float special[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-45f, 1e-30f, 1e-5f, 3e38f, -127.0f, 127.0f, 65504.0f};
+    static const float special[] = {NAN,    INFINITY, -INFINITY, 0.0f,    -0.0f,  1e-45f,
+                                    1e-30f, 1e-5f,    3e38f,     -127.0f, 127.0f, 65504.0f};
     for (int round = 0; round < 2000; round++) {
         for (int kind = ST_ACT_Q8; kind < ST_ACT_COUNT; kind++) {
             size_t bytes = st_act_bytes((enum st_act)kind, N);
@@ -263,7 +266,8 @@ static void bench_rows(void *arg, struct st_worker *worker)
     double start = seconds(CLOCK_THREAD_CPUTIME_ID);
     st_share(worker, (size_t)b->n_rows, 16, &from, &to);
     if (from < to)
-        b->fn(b->y + from, b->w + b->row_bytes * from, b->row_bytes, (int)(to - from), b->x, b->n_x, (size_t)b->n_rows, b->n);
+        b->fn(b->y + from, b->w + b->row_bytes * from, b->row_bytes, (int)(to - from), b->x, b->n_x, (size_t)b->n_rows,
+              b->n);
     b->busy[worker->index] = seconds(CLOCK_THREAD_CPUTIME_ID) - start;
 }
 
@@ -317,7 +321,9 @@ static int bench(int argc, char **argv)
         w[i] = (uint8_t)(i * 2654435761u >> 13);
     struct bench b = {.w = w, .y = y, .row_bytes = MEMORY, .n_rows = 1};
     double read = MEMORY / bench_run(team, bench_read, &b) / 1e9;
-    printf("%d threads, read bandwidth %.1f GB/s; rows of %d elements; GB/s and share with 1 activation row, G multiply-adds/s with 8\n", threads, read, N);
+    printf("%d threads, read bandwidth %.1f GB/s; rows of %d elements; GB/s and share with 1 activation row, G "
+           "multiply-adds/s with 8\n",
+           threads, read, N);
     for (int type = 0; type < ST_TYPE_COUNT; type++) {
         const struct st_type_info *info = st_type_info(type);
         uint64_t row_bytes;
@@ -333,7 +339,8 @@ static int bench(int argc, char **argv)
             if (!tables[t] || (argc > 4 && strcmp(argv[4], tables[t]->name) != 0))
                 continue;
             size_t limit = t == 0 ? MEMORY / 16 : MEMORY;
-            b = (struct bench){tables[t]->rows[type], w, y, rows[info->act], row_bytes, N, (int)(limit / row_bytes), 1, {0}, {0}};
+            b = (struct bench){
+                tables[t]->rows[type], w, y, rows[info->act], row_bytes, N, (int)(limit / row_bytes), 1, {0}, {0}};
             double one = bench_run(team, bench_rows, &b);
             b.n_x = X;
             b.n_rows = b.n_rows / 4;

@@ -119,13 +119,15 @@ static void f16_round_trips_and_rounds_to_nearest_even(void **state)
             assert_int_equal(st_f32_to_f16(f), h | 0x200);
             continue;
         }
-        float expected = exponent == 31 ? INFINITY : ldexpf((float)(exponent ? mantissa + 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
+        float expected = exponent == 31 ? INFINITY
+                                        : ldexpf((float)(exponent ? mantissa + 1024 : mantissa),
+                                                 (int)(exponent ? exponent : 1) - 25);
         assert_true(f == (h & 0x8000 ? -expected : expected) && !signbit(f) == !(h & 0x8000));
         assert_int_equal(st_f32_to_f16(f), h);
         if (exponent == 31 || (h & 0x8000))
             continue;
-        /* Between neighbours: the middle goes to the even one, just beside it to the nearer one. The largest value's upper
-         * neighbour counts as 65536. */
+        /* Between neighbours: the middle goes to the even one, just beside it to the nearer one. The largest value's
+         * upper neighbour counts as 65536. */
         float up = h == 0x7bff ? 65536.0f : st_f16_to_f32((uint16_t)(h + 1)), middle = f + (up - f) * 0.5f;
         assert_int_equal(st_f32_to_f16(middle), h + (h & 1));
         assert_int_equal(st_f32_to_f16(nextafterf(middle, 0.0f)), h);
@@ -247,7 +249,9 @@ static void dots_match_the_published_vectors(void **state)
         double expected, expected_float, absolute = 0;
         assert_int_equal(sscanf(line, "%31s pair=%7s row_bytes=%u", name, pair, &bytes), 3);
         assert_int_equal(from_hex(next_line(&text), w, sizeof w), bytes);
-        assert_int_equal(sscanf(next_line(&text), "dot_quantised_activation=%lf dot_float_activation=%lf", &expected, &expected_float), 2);
+        assert_int_equal(sscanf(next_line(&text), "dot_quantised_activation=%lf dot_float_activation=%lf", &expected,
+                                &expected_float),
+                         2);
         const struct st_type_info *info = st_type_by_name(name);
         if (!info)
             continue;
@@ -295,7 +299,8 @@ static void activation_rounding_is_defined_at_its_edges(void **state)
     st_act_bind(ST_ACT_Q8K, 256, memory, &row);
     memset(x, 0, sizeof x);
     x[3] = -2.0f;
-    x[4] = 2.0f; /* a tie: the first one counts, and it becomes -127 times a positive scale or 127 times a negative one */
+    x[4] =
+        2.0f; /* a tie: the first one counts, and it becomes -127 times a positive scale or 127 times a negative one */
     st_act_quantize(ST_ACT_Q8K, x, 256, &row);
     assert_int_equal(row.q[3], -127);
     assert_int_equal(row.q[4], 127);
@@ -452,10 +457,10 @@ static void encoders_stay_within_their_error_bounds(void **state)
         int type;
         double bound;
     } cases[] = {
-        {ST_TYPE_F32, 0},         {ST_TYPE_F16, 3e-4},      {ST_TYPE_BF16, 2.4e-3},  {ST_TYPE_Q8_0, 0.0055},
-        {ST_TYPE_Q6_K, 0.0175},   {ST_TYPE_Q5_K, 0.0345},    {ST_TYPE_Q5_1, 0.034},   {ST_TYPE_Q5_0, 0.0385},
-        {ST_TYPE_Q4_K, 0.070},    {ST_TYPE_Q4_1, 0.070},    {ST_TYPE_Q4_0, 0.078},   {ST_TYPE_IQ4_NL, 0.0725},
-        {ST_TYPE_IQ4_XS, 0.073},  {ST_TYPE_MXFP4, 0.11},    {ST_TYPE_Q3_K, 0.142},    {ST_TYPE_IQ3_XXS, 0.178},
+        {ST_TYPE_F32, 0},        {ST_TYPE_F16, 3e-4},    {ST_TYPE_BF16, 2.4e-3}, {ST_TYPE_Q8_0, 0.0055},
+        {ST_TYPE_Q6_K, 0.0175},  {ST_TYPE_Q5_K, 0.0345}, {ST_TYPE_Q5_1, 0.034},  {ST_TYPE_Q5_0, 0.0385},
+        {ST_TYPE_Q4_K, 0.070},   {ST_TYPE_Q4_1, 0.070},  {ST_TYPE_Q4_0, 0.078},  {ST_TYPE_IQ4_NL, 0.0725},
+        {ST_TYPE_IQ4_XS, 0.073}, {ST_TYPE_MXFP4, 0.11},  {ST_TYPE_Q3_K, 0.142},  {ST_TYPE_IQ3_XXS, 0.178},
         {ST_TYPE_Q2_0, 0.349},
     };
     enum { N = 256 * 32 };

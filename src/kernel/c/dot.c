@@ -10,8 +10,8 @@ static int group_size(int n_x, int j)
     return n_x - j < GROUP ? n_x - j : GROUP;
 }
 
-static void rows_blocks(int type, float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x, int n_x,
-                        size_t ldy, size_t n)
+static void rows_blocks(int type, float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x,
+                        int n_x, size_t ldy, size_t n)
 {
     const struct st_block_form *form = st_block_form(type);
     struct st_block b;
@@ -32,8 +32,8 @@ static void rows_blocks(int type, float *y, const void *w, size_t row_bytes, int
 }
 
 /* The order of st_dot_f32 over a decoded row. 256 elements are decoded at a time: a multiple of every block. */
-static void rows_decoded(int type, float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x, int n_x,
-                         size_t ldy, size_t n)
+static void rows_decoded(int type, float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x,
+                         int n_x, size_t ldy, size_t n)
 {
     const struct st_type_info *info = st_type_info(type);
     float values[256];
@@ -50,7 +50,8 @@ static void rows_decoded(int type, float *y, const void *w, size_t row_bytes, in
                 for (int g = 0; g < group; g++)
                     for (size_t k = 0; k < count; k += 16)
                         for (size_t l = 0; l < 16; l++)
-                            acc[g][l] = __builtin_fmaf(k + l < count ? x[j + g].f[i + k + l] : 0.0f, values[k + l], acc[g][l]);
+                            acc[g][l] =
+                                __builtin_fmaf(k + l < count ? x[j + g].f[i + k + l] : 0.0f, values[k + l], acc[g][l]);
             }
             for (int g = 0; g < group; g++) {
                 for (int half = 8; half; half /= 2)
@@ -62,11 +63,11 @@ static void rows_decoded(int type, float *y, const void *w, size_t row_bytes, in
     }
 }
 
-#define ROWS(kind, TYPE)                                                                                                   \
-    static void kind##_##TYPE(float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x, int n_x,  \
-                              size_t ldy, size_t n)                                                                        \
-    {                                                                                                                      \
-        rows_##kind(ST_TYPE_##TYPE, y, w, row_bytes, n_rows, x, n_x, ldy, n);                                              \
+#define ROWS(kind, TYPE)                                                                                               \
+    static void kind##_##TYPE(float *y, const void *w, size_t row_bytes, int n_rows, const struct st_act_row *x,       \
+                              int n_x, size_t ldy, size_t n)                                                           \
+    {                                                                                                                  \
+        rows_##kind(ST_TYPE_##TYPE, y, w, row_bytes, n_rows, x, n_x, ldy, n);                                          \
     }
 #define FLOAT_TYPE(TYPE) ROWS(decoded, TYPE)
 #define BLOCK_TYPE(TYPE) ROWS(decoded, TYPE) ROWS(blocks, TYPE)
@@ -78,20 +79,22 @@ const struct st_dot_table *st_dot_table_c(void)
 {
     static const struct st_dot_table table = {
         .name = "c",
-        .rows = {
+        .rows =
+            {
 #define FLOAT_TYPE(TYPE) [ST_TYPE_##TYPE] = decoded_##TYPE,
 #define BLOCK_TYPE(TYPE) [ST_TYPE_##TYPE] = blocks_##TYPE,
 #include "kernel/dot_types.inc"
 #undef FLOAT_TYPE
 #undef BLOCK_TYPE
-        },
-        .rows_f32 = {
+            },
+        .rows_f32 =
+            {
 #define FLOAT_TYPE(TYPE) [ST_TYPE_##TYPE] = decoded_##TYPE,
 #define BLOCK_TYPE(TYPE) [ST_TYPE_##TYPE] = decoded_##TYPE,
 #include "kernel/dot_types.inc"
 #undef FLOAT_TYPE
 #undef BLOCK_TYPE
-        },
+            },
         .quantize = st_act_quantize,
     };
     return &table;

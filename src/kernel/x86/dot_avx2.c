@@ -83,10 +83,12 @@ V_INLINE void round_block(const float *x, __m256 factor, int8_t *q, int16_t *sum
 {
     __m256i low = _mm256_packs_epi32(round_eight(x, factor), round_eight(x + 8, factor));
     __m256i high = _mm256_packs_epi32(round_eight(x + 16, factor), round_eight(x + 24, factor));
-    __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    __m256i bytes =
+        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((void *)q, bytes);
     __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
-    __m256i two = _mm256_add_epi32(four, _mm256_shuffle_epi32(four, 0x4e)), one = _mm256_add_epi32(two, _mm256_shuffle_epi32(two, 0xb1));
+    __m256i two = _mm256_add_epi32(four, _mm256_shuffle_epi32(four, 0x4e)),
+            one = _mm256_add_epi32(two, _mm256_shuffle_epi32(two, 0xb1));
     sums[0] = (int16_t)_mm256_cvtsi256_si32(one);
     sums[1] = (int16_t)_mm_cvtsi128_si32(_mm256_extracti128_si256(one, 1));
 }
@@ -124,8 +126,8 @@ static void act_q8k(const float *x, size_t block, struct st_act_row *row)
         return;
     }
     int i = 0, found;
-    while ((found = _mm256_movemask_ps(_mm256_castsi256_ps(
-                _mm256_cmpeq_epi32(magnitude(x + i), _mm256_set1_epi32((int)max))))) == 0)
+    while ((found = _mm256_movemask_ps(
+                _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude(x + i), _mm256_set1_epi32((int)max))))) == 0)
         i += 8;
     float factor = -127.0f / x[i + __builtin_ctz((unsigned)found)];
     row->d[block] = 1.0f / factor;

@@ -20,32 +20,101 @@ typedef __m256 vf;
 /* Codes of full signed-byte range stay signed: the dot product moves the sign to the activation. */
 enum { SIGNED_OFFSET_LOG2 = -1, SIGNED_MAX = 0 };
 
-V_INLINE vi vi_set1(int v) { return _mm256_set1_epi32(v); }
-V_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
-V_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
-V_INLINE vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
-V_INLINE vi vi_srl(vi a, int n) { return _mm256_srli_epi32(a, n); }
-V_INLINE vi vi_sll(vi a, int n) { return _mm256_slli_epi32(a, n); }
-V_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
-V_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-V_INLINE vi vi_add8(vi a, vi b) { return _mm256_add_epi8(a, b); }
-V_INLINE vi vi_sub8(vi a, vi b) { return _mm256_sub_epi8(a, b); }
-V_INLINE vi vi_table(const void *sixteen) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(sixteen)); }
-V_INLINE vi vi_shuffle(vi table, vi index) { return _mm256_shuffle_epi8(table, index); }
+V_INLINE vi vi_set1(int v)
+{
+    return _mm256_set1_epi32(v);
+}
+V_INLINE vi vi_and(vi a, vi b)
+{
+    return _mm256_and_si256(a, b);
+}
+V_INLINE vi vi_or(vi a, vi b)
+{
+    return _mm256_or_si256(a, b);
+}
+V_INLINE vi vi_xor(vi a, vi b)
+{
+    return _mm256_xor_si256(a, b);
+}
+V_INLINE vi vi_srl(vi a, int n)
+{
+    return _mm256_srli_epi32(a, n);
+}
+V_INLINE vi vi_sll(vi a, int n)
+{
+    return _mm256_slli_epi32(a, n);
+}
+V_INLINE vi vi_add(vi a, vi b)
+{
+    return _mm256_add_epi32(a, b);
+}
+V_INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm256_sub_epi32(a, b);
+}
+V_INLINE vi vi_add8(vi a, vi b)
+{
+    return _mm256_add_epi8(a, b);
+}
+V_INLINE vi vi_sub8(vi a, vi b)
+{
+    return _mm256_sub_epi8(a, b);
+}
+V_INLINE vi vi_table(const void *sixteen)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(sixteen));
+}
+V_INLINE vi vi_shuffle(vi table, vi index)
+{
+    return _mm256_shuffle_epi8(table, index);
+}
 /* Bytes of a that are equal to b become 255, the others 0. */
-V_INLINE vi vi_equal8(vi a, vi b) { return _mm256_cmpeq_epi8(a, b); }
+V_INLINE vi vi_equal8(vi a, vi b)
+{
+    return _mm256_cmpeq_epi8(a, b);
+}
 /* Lanes where a > b take yes, the others no. */
-V_INLINE vi vi_select_gt(vi a, vi b, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, _mm256_cmpgt_epi32(a, b)); }
+V_INLINE vi vi_select_gt(vi a, vi b, vi yes, vi no)
+{
+    return _mm256_blendv_epi8(no, yes, _mm256_cmpgt_epi32(a, b));
+}
 
-V_INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
-V_INLINE vf vf_set1(float v) { return _mm256_set1_ps(v); }
-V_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-V_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-V_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
-V_INLINE vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
-V_INLINE vf vf_from_bits(vi a) { return _mm256_castsi256_ps(a); }
-V_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-V_INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+V_INLINE vf vf_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+V_INLINE vf vf_set1(float v)
+{
+    return _mm256_set1_ps(v);
+}
+V_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+V_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+V_INLINE vf vf_fnma(vf a, vf b, vf c)
+{
+    return _mm256_fnmadd_ps(a, b, c);
+}
+V_INLINE vf vf_from_int(vi a)
+{
+    return _mm256_cvtepi32_ps(a);
+}
+V_INLINE vf vf_from_bits(vi a)
+{
+    return _mm256_castsi256_ps(a);
+}
+V_INLINE vf vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+V_INLINE void vf_store(float *p, vf a)
+{
+    _mm256_storeu_ps(p, a);
+}
 
 /* The binary16 in the low half of each lane. */
 V_INLINE vf vf_from_half(vi a)
@@ -124,19 +193,24 @@ V_INLINE vi lookup4(const uint32_t *grid, index_fn index, const uint8_t *p, size
 }
 
 /* Entries of eight elements: out[0] their first halves, out[1] their second. */
-V_INLINE void lookup8(const uint64_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i, vi out[2])
+V_INLINE void lookup8(const uint64_t *grid, index_fn index, const uint8_t *p, size_t stride, int chunk, int i,
+                      vi out[2])
 {
     const uint8_t *q = p + 4 * stride;
     __m256i a = _mm256_set_epi64x((long long)grid[index(q + stride, chunk, i)], (long long)grid[index(q, chunk, i)],
                                   (long long)grid[index(p + stride, chunk, i)], (long long)grid[index(p, chunk, i)]);
-    __m256i b = _mm256_set_epi64x((long long)grid[index(q + 3 * stride, chunk, i)], (long long)grid[index(q + 2 * stride, chunk, i)],
-                                  (long long)grid[index(p + 3 * stride, chunk, i)], (long long)grid[index(p + 2 * stride, chunk, i)]);
+    __m256i b = _mm256_set_epi64x(
+        (long long)grid[index(q + 3 * stride, chunk, i)], (long long)grid[index(q + 2 * stride, chunk, i)],
+        (long long)grid[index(p + 3 * stride, chunk, i)], (long long)grid[index(p + 2 * stride, chunk, i)]);
     out[0] = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
     out[1] = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
 }
 
 /* A whole scale in the form that dot_part takes: here twice in a lane, as 16-bit numbers. */
-V_INLINE vi scale_from_lane(vi s) { return vi_or(vi_and(s, vi_set1(0xffff)), vi_sll(s, 16)); }
+V_INLINE vi scale_from_lane(vi s)
+{
+    return vi_or(vi_and(s, vi_set1(0xffff)), vi_sll(s, 16));
+}
 
 /* Unsigned or signed byte k of each lane as a scale. */
 V_INLINE vi scale_u8(vi packed, int k)
@@ -148,8 +222,8 @@ V_INLINE vi scale_u8(vi packed, int k)
 
 V_INLINE vi scale_s8(vi packed, int k)
 {
-    vi high = vi_shuffle(packed, _mm256_add_epi32(_mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0c000c00, 0, 0x04000400,
-                                                                    0x08000800, 0x0c000c00),
+    vi high = vi_shuffle(packed, _mm256_add_epi32(_mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0c000c00, 0,
+                                                                    0x04000400, 0x08000800, 0x0c000c00),
                                                   vi_set1(0x00800080 + k * 0x01000100)));
     return _mm256_srai_epi16(high, 8);
 }
@@ -186,8 +260,9 @@ V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int ma
     return dot_part(sum, code, count, q, _mm256_set1_epi16(1), max);
 }
 
-/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the activations' own
- * two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves their shifts. */
+/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the
+ * activations' own two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves
+ * their shifts. */
 V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
 {
     vi low = _mm256_set1_epi8(3), next = _mm256_set1_epi8(12), once[2], four[2];
@@ -198,7 +273,8 @@ V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sum
         four[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], next), vi_set1(load_int(q + 16 * i + 4))),
                                    _mm256_maddubs_epi16(vi_and(high, next), vi_set1(load_int(q + 16 * i + 12))));
     }
-    vi pairs = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(four[0], four[1]), 2), _mm256_add_epi16(once[0], once[1]));
+    vi pairs =
+        _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(four[0], four[1]), 2), _mm256_add_epi16(once[0], once[1]));
     return _mm256_madd_epi16(_mm256_sub_epi16(pairs, vi_set1(load_int(sums))), _mm256_set1_epi16(1));
 }
 

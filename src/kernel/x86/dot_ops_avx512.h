@@ -1,5 +1,5 @@
-/* The vector operations that dot_lanes.inc is written in, for AVX-512 with VNNI and VBMI: sixteen weight rows in the sixteen
- * 32-bit lanes. */
+/* The vector operations that dot_lanes.inc is written in, for AVX-512 with VNNI and VBMI: sixteen weight rows in the
+ * sixteen 32-bit lanes. */
 #ifndef ST_KERNEL_X86_DOT_OPS_AVX512_H
 #define ST_KERNEL_X86_DOT_OPS_AVX512_H
 
@@ -21,31 +21,99 @@ typedef __m512 vf;
 /* Codes of full signed-byte range are moved up by 128, because VNNI multiplies unsigned by signed bytes. */
 enum { SIGNED_OFFSET_LOG2 = 7, SIGNED_MAX = 255 };
 
-V_INLINE vi vi_set1(int v) { return _mm512_set1_epi32(v); }
-V_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
-V_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
-V_INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
-V_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
-V_INLINE vi vi_sll(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
-V_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-V_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-V_INLINE vi vi_add8(vi a, vi b) { return _mm512_add_epi8(a, b); }
-V_INLINE vi vi_sub8(vi a, vi b) { return _mm512_sub_epi8(a, b); }
-V_INLINE vi vi_table(const void *sixteen) { return _mm512_broadcast_i32x4(_mm_loadu_si128(sixteen)); }
-V_INLINE vi vi_shuffle(vi table, vi index) { return _mm512_shuffle_epi8(table, index); }
-V_INLINE vi vi_equal8(vi a, vi b) { return _mm512_movm_epi8(_mm512_cmpeq_epi8_mask(a, b)); }
-V_INLINE vi vi_select_gt(vi a, vi b, vi yes, vi no) { return _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(a, b), no, yes); }
+V_INLINE vi vi_set1(int v)
+{
+    return _mm512_set1_epi32(v);
+}
+V_INLINE vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+V_INLINE vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+V_INLINE vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+V_INLINE vi vi_srl(vi a, int n)
+{
+    return _mm512_srli_epi32(a, (unsigned)n);
+}
+V_INLINE vi vi_sll(vi a, int n)
+{
+    return _mm512_slli_epi32(a, (unsigned)n);
+}
+V_INLINE vi vi_add(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+V_INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+V_INLINE vi vi_add8(vi a, vi b)
+{
+    return _mm512_add_epi8(a, b);
+}
+V_INLINE vi vi_sub8(vi a, vi b)
+{
+    return _mm512_sub_epi8(a, b);
+}
+V_INLINE vi vi_table(const void *sixteen)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(sixteen));
+}
+V_INLINE vi vi_shuffle(vi table, vi index)
+{
+    return _mm512_shuffle_epi8(table, index);
+}
+V_INLINE vi vi_select_gt(vi a, vi b, vi yes, vi no)
+{
+    return _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(a, b), no, yes);
+}
 
-V_INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
-V_INLINE vf vf_set1(float v) { return _mm512_set1_ps(v); }
-V_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-V_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-V_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
-V_INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
-V_INLINE vf vf_from_bits(vi a) { return _mm512_castsi512_ps(a); }
-V_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-V_INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
-V_INLINE vf vf_from_half(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
+V_INLINE vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+V_INLINE vf vf_set1(float v)
+{
+    return _mm512_set1_ps(v);
+}
+V_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+V_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+V_INLINE vf vf_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+V_INLINE vf vf_from_int(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+V_INLINE vf vf_from_bits(vi a)
+{
+    return _mm512_castsi512_ps(a);
+}
+V_INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+V_INLINE void vf_store(float *p, vf a)
+{
+    _mm512_storeu_ps(p, a);
+}
+V_INLINE vf vf_from_half(vi a)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a));
+}
 
 V_INLINE int load_int(const void *p)
 {
@@ -62,7 +130,8 @@ V_INLINE vi load_rows1(const uint8_t *p, size_t stride)
         const uint8_t *q = p + 4 * (size_t)i * stride;
         part[i] = _mm_setr_epi32(load_int(q), load_int(q + stride), load_int(q + 2 * stride), load_int(q + 3 * stride));
     }
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(part[1], part[0])), _mm256_set_m128i(part[3], part[2]), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(part[1], part[0])),
+                              _mm256_set_m128i(part[3], part[2]), 1);
 }
 
 /* The binary16 at p of each row. */
@@ -93,11 +162,20 @@ V_INLINE void load_rows4(const uint8_t *p, size_t stride, vi out[4])
 }
 
 /* A whole scale in the form that dot_part takes: here a 32-bit number. */
-V_INLINE vi scale_from_lane(vi s) { return s; }
+V_INLINE vi scale_from_lane(vi s)
+{
+    return s;
+}
 
 /* Unsigned or signed byte k of each lane as a scale. */
-V_INLINE vi scale_u8(vi packed, int k) { return vi_and(vi_srl(packed, 8 * k), vi_set1(255)); }
-V_INLINE vi scale_s8(vi packed, int k) { return _mm512_srai_epi32(vi_sll(packed, 24 - 8 * k), 24); }
+V_INLINE vi scale_u8(vi packed, int k)
+{
+    return vi_and(vi_srl(packed, 8 * k), vi_set1(255));
+}
+V_INLINE vi scale_s8(vi packed, int k)
+{
+    return _mm512_srai_epi32(vi_sll(packed, 24 - 8 * k), 24);
+}
 
 /* sum += sum of codes times activations over count groups of four elements. */
 V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int max)
@@ -120,8 +198,9 @@ V_INLINE vi dot_sums(vi sum, vi pair, const int16_t *sums)
     return _mm512_dpwssd_epi32(sum, pair, vi_set1(load_int(sums)));
 }
 
-/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the activations' own
- * two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves their shifts. */
+/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the
+ * activations' own two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves
+ * their shifts. */
 V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
 {
     vi low = _mm512_set1_epi8(3), next = _mm512_set1_epi8(12);

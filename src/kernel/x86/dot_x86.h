@@ -1,5 +1,5 @@
-/* What the files of src/kernel/x86 share. Only st_dot_table_avx2 and st_dot_table_avx512 may use these, after they have asked
- * the processor. */
+/* What the files of src/kernel/x86 share. Only st_dot_table_avx2 and st_dot_table_avx512 may use these, after they have
+ * asked the processor. */
 #ifndef ST_KERNEL_X86_DOT_X86_H
 #define ST_KERNEL_X86_DOT_X86_H
 

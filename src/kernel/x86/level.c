@@ -1,4 +1,5 @@
-/* Owns the question which levels this processor and its operating system support. Compiled for the plain architecture. */
+/* Owns the question which levels this processor and its operating system support. Compiled for the plain architecture.
+ */
 #include "kernel/dot.h"
 
 #if defined(__x86_64__)
