@@ -214,7 +214,7 @@ static bool ordered(const struct check_rt *rt, const struct check_queue *q, cons
            access->count <= rt->done.count[access->queue];
 }
 
-/* A command of the queue touches [address, address + size): checks the range and the order, and notes the access. */
+/* A command of the queue will touch [address, address + size): checks the range and the order. */
 static enum strata_result touch(struct check_device *dev, struct check_queue *q, st_addr address, uint64_t size,
                                 bool write, const char *what, struct strata_error *err)
 {
@@ -238,14 +238,21 @@ static enum strata_result touch(struct check_device *dev, struct check_queue *q,
                         " was %s by another queue, and nothing makes this queue wait for it",
                         dev->name, what, address, a->write ? "written" : "read");
     }
-    if (r == STRATA_OK && !q->capturing)
-        dev->accesses[dev->access_count++ % ACCESSES] =
-            (struct access){address, address + size, q->id, q->clock.count[q->id] + 1, write};
     pthread_mutex_unlock(&rt->lock);
     return r;
 }
 
-/* The queue's next command is given to the driver. */
+/* The command that was just given touches the range. Called once for each of its ranges, then advance. */
+static void note(struct check_device *dev, const struct check_queue *q, st_addr address, uint64_t size, bool write)
+{
+    if (q->capturing)
+        return;
+    pthread_mutex_lock(&dev->rt->lock);
+    dev->accesses[dev->access_count++ % ACCESSES] =
+        (struct access){address, address + size, q->id, q->clock.count[q->id] + 1, write};
+    pthread_mutex_unlock(&dev->rt->lock);
+}
+
 static void advance(struct check_queue *q)
 {
     if (!q->capturing)
@@ -496,8 +503,10 @@ static enum strata_result check_copy_in(struct st_queue *handle, st_addr dst, co
         r = touch(dev, q, dst, size, true, "copying to the device", err);
     if (r == STRATA_OK)
         r = INNER(dev)->copy_in(q->inner, dst, src, size, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        note(dev, q, dst, size, true);
         advance(q);
+    }
     return r;
 }
 
@@ -514,8 +523,10 @@ static enum strata_result check_copy_out(struct st_queue *handle, void *dst, st_
         r = touch(dev, q, src, size, false, "copying from the device", err);
     if (r == STRATA_OK)
         r = INNER(dev)->copy_out(q->inner, dst, src, size, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        note(dev, q, src, size, false);
         advance(q);
+    }
     return r;
 }
 
@@ -532,8 +543,11 @@ static enum strata_result check_copy(struct st_queue *handle, st_addr dst, st_ad
         r = touch(dev, q, dst, size, true, "copying on the device, destination", err);
     if (r == STRATA_OK)
         r = INNER(dev)->copy(q->inner, dst, src, size, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        note(dev, q, src, size, false);
+        note(dev, q, dst, size, true);
         advance(q);
+    }
     return r;
 }
 
@@ -548,8 +562,10 @@ static enum strata_result check_fill(struct st_queue *handle, st_addr dst, uint8
     enum strata_result r = touch(dev, q, dst, size, true, "filling memory", err);
     if (r == STRATA_OK)
         r = INNER(dev)->fill(q->inner, dst, value, size, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        note(dev, q, dst, size, true);
         advance(q);
+    }
     return r;
 }
 
@@ -580,8 +596,11 @@ static enum strata_result check_peer_copy(struct st_queue *handle, struct st_rt_
         r = touch(to, q, dst, size, true, "direct copy, destination", err);
     if (r == STRATA_OK)
         r = INNER(from)->peer_copy(q->inner, to->inner, dst, from->inner, src, size, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        note(from, q, src, size, false);
+        note(to, q, dst, size, true);
         advance(q);
+    }
     return r;
 }
 
@@ -753,8 +772,14 @@ static enum strata_result check_launch(struct st_queue *handle, struct st_functi
             return r;
     }
     enum strata_result r = INNER(dev)->launch(q->inner, function->inner, grid, args, err);
-    if (r == STRATA_OK)
+    if (r == STRATA_OK) {
+        for (int i = 0; function->desc->args[i]; i++) {
+            char kind = function->desc->args[i];
+            if ((kind == 'p' || kind == 'c') && args[i].p)
+                note(dev, q, args[i].p, 1, kind == 'p');
+        }
         advance(q);
+    }
     return r;
 }
 

@@ -8,10 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernel/gpu_copy.h"
-#include "runtime/copy.h"
-#include "runtime/device.h"
 #include "runtime/selftest.h"
+#include "scenario.h"
 
 #define STRING(x) #x
 #define HIP_NAME(name, result, params, required) STRING(name),
@@ -68,11 +66,7 @@ static void remove_sysfs(const char *root)
 static enum strata_result open_set(int version, const char *config, const char *devices, const char *tree,
                                    enum st_check check, struct st_devices **set, struct strata_error *err)
 {
-    setenv("STRATA_DOUBLE", config, 1);
-    struct st_device_options options = {.devices = devices, .check = check, .sysfs = tree ? tree : "/nonexistent"};
-    options.libraries[0].runtime = "hip";
-    options.libraries[0].path = library(version);
-    return st_devices_open(&options, set, err);
+    return st_open_double("hip", library(version), config, devices, tree, check, set, err);
 }
 
 /* Whether this build has AMD images that serve the doubles. */
@@ -154,75 +148,6 @@ static void kernels_copies_and_graphs_go_through_the_library_with_right_results(
     }
 }
 
-/* Opens the first device, allocates, copies, launches, captures, replays, copies to the second device, closes. */
-static enum strata_result scenario(const char *config, struct strata_error *err)
-{
-    enum { BYTES = 1 << 16 };
-    static uint8_t from[BYTES], to[BYTES];
-    struct st_devices *set = NULL;
-    struct st_device *a = NULL, *b = NULL;
-    struct st_channel *channel = NULL;
-    struct st_graph *graph = NULL;
-    st_addr src = 0, dst = 0, far = 0;
-    struct st_gpu_launch l;
-    bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_COPY] = true, [ST_GPU_EMPTY] = true};
-    for (int i = 0; i < BYTES; i++)
-        from[i] = (uint8_t)(i * 7);
-    memset(to, 0, sizeof to);
-    enum strata_result r = open_set(6, config, "hip:0,hip:1", NULL, ST_CHECK_NONE, &set, err);
-    if (r == STRATA_OK)
-        r = st_device_open(set, set->chosen[0], needed, &a, err);
-    if (r == STRATA_OK)
-        r = st_device_open(set, set->chosen[1], needed, &b, err);
-    if (r == STRATA_OK)
-        r = st_device_measure(a, err);
-    if (r == STRATA_OK)
-        r = a->table->allocate(a->rt, BYTES, &src, err);
-    if (r == STRATA_OK)
-        r = a->table->allocate(a->rt, BYTES, &dst, err);
-    if (r == STRATA_OK)
-        r = b->table->allocate(b->rt, BYTES, &far, err);
-    if (r == STRATA_OK)
-        r = a->table->copy_in(a->compute, src, from, BYTES, err);
-    if (r == STRATA_OK)
-        r = st_capture_begin(a, a->compute, err);
-    if (r == STRATA_OK) {
-        st_gpu_copy(dst, src, BYTES, &l);
-        r = st_launch(a, a->compute, l.kernel, l.grid[0], l.grid[1], l.grid[2], l.args, "64 KiB", err);
-        if (r == STRATA_OK)
-            r = a->table->copy(a->compute, src, dst, BYTES, err);
-        enum strata_result end = st_capture_end(a, a->compute, &graph, r == STRATA_OK ? err : NULL);
-        r = r == STRATA_OK ? end : r;
-    }
-    if (r == STRATA_OK)
-        r = a->table->graph_launch(a->compute, graph, err);
-    if (r == STRATA_OK)
-        r = st_channel_open(a, b, 4096, false, &channel, err);
-    if (r == STRATA_OK)
-        r = st_channel_copy(channel, a->compute, dst, b->compute, far, BYTES, err);
-    if (r == STRATA_OK)
-        r = b->table->copy_out(b->compute, to, far, BYTES, err);
-    if (r == STRATA_OK)
-        r = st_wait(b, b->compute, err);
-    if (r == STRATA_OK)
-        assert_memory_equal(from, to, BYTES);
-    if (r == STRATA_OK)
-        assert_int_equal(st_channel_timeline(channel), BYTES / 4096);
-    st_channel_close(channel);
-    if (graph)
-        a->table->graph_free(graph);
-    if (a) {
-        a->table->release(a->rt, src);
-        a->table->release(a->rt, dst);
-    }
-    if (b)
-        b->table->release(b->rt, far);
-    st_device_close(b);
-    st_device_close(a);
-    st_devices_close(set);
-    return r;
-}
-
 /* What may fail without anybody being worse off: freeing, and what is only asked for a message or a better choice. */
 static bool may_be_ignored(const char *name)
 {
@@ -245,12 +170,12 @@ static void a_failure_of_any_function_is_a_message_that_names_the_device(void **
     if (!has_images())
         skip();
     struct strata_error err = {0};
-    assert_ok(scenario("count=2", &err), &err);
+    assert_ok(st_scenario("hip", library(6), "count=2", &err), &err);
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         char config[128];
         snprintf(config, sizeof config, "count=2 fail=%s:999:1", functions[i]);
         memset(&err, 0, sizeof err);
-        enum strata_result r = scenario(config, &err);
+        enum strata_result r = st_scenario("hip", library(6), config, &err);
         if (may_be_ignored(functions[i]))
             continue;
         if (r == STRATA_OK)
@@ -347,10 +272,7 @@ static void the_kernel_drivers_word_is_compared(void **state)
 
 static const char *reason(const struct st_devices *set)
 {
-    for (int i = 0; i < set->runtime_count; i++)
-        if (strcmp(set->runtimes[i].table->name, "hip") == 0)
-            return set->runtimes[i].rt ? "" : set->runtimes[i].reason;
-    return "not opened";
+    return st_runtime_reason(set, "hip");
 }
 
 static void a_machine_without_usable_cards_is_one_line_with_the_reason(void **state)
@@ -396,15 +318,7 @@ static void properties_of_an_unknown_layout_are_not_believed(void **state)
 
 static const char *reason_of_library(const char *path, char out[480])
 {
-    struct st_devices *set = NULL;
-    struct strata_error err = {0};
-    struct st_device_options options = {.devices = "auto", .sysfs = "/nonexistent"};
-    options.libraries[0].runtime = "hip";
-    options.libraries[0].path = path;
-    assert_ok(st_devices_open(&options, &set, &err), &err);
-    snprintf(out, 480, "%s", reason(set));
-    st_devices_close(set);
-    return out;
+    return st_library_reason("hip", path, out);
 }
 
 static void what_is_no_hip_library_is_a_line_with_the_reason(void **state)
