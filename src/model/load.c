@@ -148,6 +148,9 @@ enum strata_result st_load_floats(struct st_loader *l, const char *name, uint64_
 /* A convolution kernel {taps, channels}, turned into [taps][channels]. */
 enum strata_result st_load_conv(struct st_loader *l, const char *name, uint32_t taps, uint64_t channels, float **out)
 {
+    const struct st_gguf_tensor *file = st_gguf_tensor(l->g, name);
+    if (file && (file->ne[0] != taps || file->ne[1] != channels))
+        return wrong_shape(l, file, taps, channels, 1);
     enum strata_result r = st_load_host_floats(l, name, taps * channels, out);
     float *turned = r ? NULL : malloc(taps * channels * sizeof *turned);
     if (r)

@@ -443,9 +443,10 @@ static void write_key(const struct make_key *k, struct st_gguf_writer *w)
                          : k->type == ST_GGUF_U64 ? (const void *)u64
                                                   : (const void *)flag;
     for (size_t i = 0; i < k->count; i++) {
-        u32[i] = k->value[i] >= 0 ? (uint32_t)k->value[i] : 0;
-        i32[i] = (int32_t)k->value[i];
-        u64[i] = k->value[i] >= 0 ? (uint64_t)k->value[i] : 0;
+        double v = k->value[i];
+        u32[i] = v >= 0 && v < 0x1p32 ? (uint32_t)v : 0;
+        i32[i] = v >= -0x1p31 && v < 0x1p31 ? (int32_t)v : 0;
+        u64[i] = v >= 0 && v < 0x1p64 ? (uint64_t)v : 0;
         flag[i] = k->value[i] != 0;
     }
     if (k->array)
