@@ -15,6 +15,7 @@ struct chat {
     struct strata_request request;
     const char *system;
     json_t *messages;
+    int thinking;
     bool terminal;
 };
 
@@ -45,14 +46,9 @@ static int turn(struct chat *c, const char *text, size_t size)
 {
     size_t before = json_array_size(c->messages);
     int status = add_message(c, "user", text, size);
-    char *dump = status ? NULL : json_dumps(c->messages, 0);
     int32_t *ids = NULL;
-    struct strata_error err;
-    if (!status && !dump)
-        status = st_user_error("chat: no memory for the conversation");
-    if (!status && strata_chat_prompt(c->host.model, dump, NULL, &ids, &c->request.count, NULL, &err))
-        status = st_report(&err);
-    free(dump);
+    if (!status)
+        status = st_chat_ids(&c->host, c->messages, c->thinking, &ids, &c->request.count);
     struct st_answer answer = {.print = true};
     if (!status) {
         c->request.ids = ids;
@@ -153,10 +149,12 @@ int st_cmd_chat(int argc, char **argv)
     struct st_sampling_args sampling;
     const char *system = NULL;
     int64_t predict = -1;
+    int thinking = 0;
     st_sampling_args_init(&sampling);
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(engine),
         ST_TEXT("system", 0, &system, "TEXT", "system message before the conversation"),
+        ST_THINKING_OPTION(&thinking),
         ST_INT("predict", 'n', &predict, -1, 1 << 30, "N", "most tokens of one answer (default: until it ends)"),
         ST_SAMPLING_OPTIONS(sampling),
     };
@@ -172,6 +170,7 @@ int st_cmd_chat(int argc, char **argv)
         return status;
     }
     struct chat c = {.system = system,
+                     .thinking = thinking,
                      .request = {.max_tokens = predict > 0 ? (size_t)predict : 0},
                      .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
     status = sampling.logprobs ? st_user_error("chat: --logprobs is for run --json") : ST_EXIT_OK;

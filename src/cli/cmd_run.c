@@ -12,6 +12,7 @@ struct run_args {
     struct st_sampling_args sampling;
     const char *prompt, *file, *ids, *system;
     int64_t predict;
+    int thinking;
     bool raw, json, ignore_eos, special;
     struct st_list stop;
 };
@@ -49,30 +50,23 @@ static int prompt_ids(const struct run_args *a, const struct st_host *h, int32_t
     if (status)
         return status;
     struct strata_error err;
-    enum strata_result r;
     if (a->raw) {
-        r = strata_tokenize(h->model, text, size, false, ids, count, &err);
+        if (strata_tokenize(h->model, text, size, false, ids, count, &err))
+            status = st_report(&err);
     } else {
-        json_t *messages = json_array();
-        if (a->system)
-            json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", a->system));
-        json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", text, size));
-        char *dump = json_dumps(messages, 0);
+        json_t *messages = a->system ? json_pack("[{s:s, s:s}, {s:s, s:s%}]", "role", "system", "content", a->system, "role",
+                                                 "user", "content", text, size)
+                                     : json_pack("[{s:s, s:s%}]", "role", "user", "content", text, size);
+        status = st_chat_ids(h, messages, a->thinking, ids, count);
         json_decref(messages);
-        if (!dump) {
-            free(text);
-            return st_user_error("run: no memory for the prompt");
-        }
-        r = strata_chat_prompt(h->model, dump, NULL, ids, count, NULL, &err);
-        free(dump);
     }
     free(text);
-    if (!r && *count == 0) {
+    if (!status && *count == 0) {
         strata_free(*ids);
         *ids = NULL;
-        return st_user_error("run: the prompt is empty");
+        status = st_user_error("run: the prompt is empty");
     }
-    return r ? st_report(&err) : ST_EXIT_OK;
+    return status;
 }
 
 static json_t *ids_json(const int32_t *ids, size_t count)
@@ -166,6 +160,7 @@ int st_cmd_run(int argc, char **argv)
         ST_TEXT("ids", 0, &a.ids, "FILE", "the prompt is these token ids (numbers, or a JSON array)"),
         ST_FLAG("raw", 0, &a.raw, "the prompt is plain text to go on with, not a message in the model's chat form"),
         ST_TEXT("system", 0, &a.system, "TEXT", "system message before the prompt"),
+        ST_THINKING_OPTION(&a.thinking),
         ST_INT("predict", 'n', &a.predict, -1, 1 << 30, "N", "most tokens to generate (default: until the answer ends)"),
         ST_LIST("stop", 0, &a.stop, "TEXT", "the answer ends before this text; may be repeated"),
         ST_FLAG("ignore-eos", 0, &a.ignore_eos, "tokens that end an answer do not end it"),

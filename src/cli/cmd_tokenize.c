@@ -27,21 +27,15 @@ static int encode(const struct tokenize_args *a, const struct st_host *h, int32_
         size = strlen(p);
     status = st_check_utf8("text", p, size);
     struct strata_error err;
-    enum strata_result r = STRATA_OK;
     if (!status && a->chat) {
         json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", p, size);
-        char *dump = messages ? json_dumps(messages, 0) : NULL;
+        status = st_chat_ids(h, messages, 0, ids, count);
         json_decref(messages);
-        if (dump)
-            r = strata_chat_prompt(h->model, dump, NULL, ids, count, NULL, &err);
-        else
-            status = st_user_error("tokenize: no memory for the text");
-        free(dump);
-    } else if (!status) {
-        r = strata_tokenize(h->model, p, size, a->special, ids, count, &err);
+    } else if (!status && strata_tokenize(h->model, p, size, a->special, ids, count, &err)) {
+        status = st_report(&err);
     }
     free(text);
-    return r ? st_report(&err) : status;
+    return status;
 }
 
 /* "id <tab> text" for each token, control bytes and parts of characters made visible. */

@@ -79,6 +79,16 @@ void st_sampling_args_free(struct st_sampling_args *a);
 /* Fills out; out->bias is memory that the caller frees. */
 int st_sampling_resolve(const struct st_sampling_args *a, const struct st_host *h, struct strata_sampling *out);
 
+/* ---- chat form ---- */
+
+/* Index into st_thinking_names: as the template has it, on, off. */
+extern const char *const st_thinking_names[];
+#define ST_THINKING_OPTION(target) \
+    ST_CHOICE("thinking", 0, target, st_thinking_names, "HOW", "default, on or off: what the chat form asks of models that think")
+
+/* The messages (a JSON array, not released) in the model's chat form. *ids is freed with strata_free. */
+int st_chat_ids(const struct st_host *h, const json_t *messages, int thinking, int32_t **ids, size_t *count);
+
 /* ---- input ---- */
 
 enum { ST_INPUT_LIMIT = 256 << 20 };

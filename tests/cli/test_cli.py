@@ -85,7 +85,7 @@ def every_command_has_help_and_names_its_environment():
 
 @test
 def every_command_is_covered_here():
-    assert set(commands()) - set(WITH_INPUT) <= {"devices", "serve"}, commands()
+    assert set(commands()) - set(WITH_INPUT) <= {"devices", "serve", "synth"}, commands()
 
 
 @test
