@@ -66,6 +66,10 @@ else
 fi
 extra=()
 if [ -n "$ALL" ]; then
+    # The images of every architecture, each read back.
+    [ -f build-images/build.ninja ] || meson setup build-images -Dgpu_archs=all "${flags[@]}" || exit 1
+    ninja -C build-images tests/runtime/test-code_objects || exit 1
+    suites build-images "images of every architecture" code_objects
     if bash scripts/portable.sh; then extra=(--passed 1); else extra=(--failed 1); fi
 fi
 for suite in "${left_out[@]}"; do

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds the portable binaries in build-portable and fails if one of them needs a shared library beyond glibc's own.
+# Builds the portable binaries in build-portable and fails if one of them needs a shared library beyond glibc's own, or if
+# they are larger than 8 MiB together when stripped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build-portable
 [ -f $dir/build.ninja ] || meson setup $dir -Dportable=true
 mapfile -t programs < <(ninja -C $dir -t targets all | sed -n 's#^\(src/cli/strata\(-device\)\?\):.*#\1#p')
 ninja -C $dir "${programs[@]}"
-bad=0
+bad=0 total=0 stripped=$(mktemp)
+trap 'rm -f "$stripped"' EXIT
 for program in "${programs[@]}"; do
     file=$dir/$program
     extra=$(ldd "$file" | awk '{print $1}' |
@@ -17,5 +19,12 @@ for program in "${programs[@]}"; do
     else
         echo "$file: only glibc, $(stat -c %s "$file") bytes"
     fi
+    strip -o "$stripped" "$file"
+    total=$((total + $(stat -c %s "$stripped")))
 done
+echo "together, stripped: $total bytes"
+if [ "$total" -gt $((8 << 20)) ]; then
+    echo "more than 8 MiB" >&2
+    bad=1
+fi
 exit $bad

@@ -15,7 +15,7 @@
 enum { MOST = 4, MEMORY = 1 << 30, LOCAL = 65536, ALLOCATIONS = 512, OPS = 512 };
 
 static struct {
-    int count, version, fail_code, fail_at, calls, overfill, lanes;
+    int count, version, fail_code, fail_at, calls, overfill, lanes, corrupt;
     char arch[MOST][64], fail[48];
     bool peers[MOST][MOST];
     size_t used;
@@ -99,6 +99,7 @@ hip_result hipInit(unsigned flags)
     item(text, "version=", &state.version);
     item(text, "overfill=", &state.overfill);
     item(text, "lanes=", &state.lanes);
+    item(text, "corrupt=", &state.corrupt);
     for (int i = 0; i < MOST; i++)
         snprintf(state.arch[i], sizeof state.arch[i], "gfx1100");
     const char *arch = text ? strstr(text, "arch=") : NULL;
@@ -374,7 +375,10 @@ hip_result hipMemcpyPeerAsync(void *dst, int dst_device, const void *src, int sr
     ENTER(MemcpyPeerAsync);
     if (!inside(src, size) || !inside(dst, size) || dst_device == src_device)
         return 1;
-    return submit(stream, &(struct op){.kind = COPY, .dst = dst, .src = src, .size = size});
+    int code = submit(stream, &(struct op){.kind = COPY, .dst = dst, .src = src, .size = size});
+    if (code == 0 && state.corrupt)
+        ((char *)dst)[size / 2] ^= 1;
+    return code;
 }
 
 hip_result hipMemsetD8Async(hip_address dst, unsigned char value, size_t count, hip_stream stream)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/copy.h"
 #include "runtime/selftest.h"
 #include "scenario.h"
 
@@ -209,6 +210,60 @@ static void a_fault_loses_the_device_and_every_later_call_says_why(void **state)
     st_devices_close(set);
 }
 
+static void with_sync_the_launch_that_faults_reports_it(void **state)
+{
+    (void)state;
+    if (!has_images())
+        skip();
+    struct st_devices *set = NULL;
+    struct st_device *dev = NULL;
+    struct strata_error err = {0};
+    const bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_EMPTY] = true};
+    const union st_arg none[1] = {{.l = 0}};
+    assert_ok(open_set(6, "fail=StreamSynchronize:700:2", "hip:0", NULL, ST_CHECK_SYNC, &set, &err), &err);
+    assert_ok(st_device_open(set, set->chosen[0], needed, &dev, &err), &err);
+    assert_ok(st_launch(dev, dev->compute, ST_GPU_EMPTY, 1, 1, 1, none, "the first", &err), &err);
+    assert_int_equal(st_launch(dev, dev->compute, ST_GPU_EMPTY, 7, 1, 1, none, "the second", &err), STRATA_E_DEVICE);
+    assert_non_null(strstr(err.text, "grid 7 x 1 x 1"));
+    assert_non_null(strstr(err.text, "the second"));
+    assert_non_null(strstr(err.text, "copy for gfx1100"));
+    assert_non_null(strstr(err.text, "hipErrorIllegalAddress"));
+    st_device_close(dev);
+    st_devices_close(set);
+}
+
+/* The way of a channel between two cards under a configuration of the double. */
+static enum st_channel_way way(const char *config, bool direct)
+{
+    struct st_devices *set = NULL;
+    struct st_device *a = NULL, *b = NULL;
+    struct st_channel *channel = NULL;
+    struct strata_error err = {0};
+    const bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_EMPTY] = true};
+    assert_ok(open_set(6, config, "hip:0,hip:1", NULL, ST_CHECK_NONE, &set, &err), &err);
+    assert_ok(st_device_open(set, set->chosen[0], needed, &a, &err), &err);
+    assert_ok(st_device_open(set, set->chosen[1], needed, &b, &err), &err);
+    assert_ok(st_channel_open(a, b, 4096, direct, &channel, &err), &err);
+    enum st_channel_way found = channel->way;
+    st_channel_close(channel);
+    st_device_close(b);
+    st_device_close(a);
+    st_devices_close(set);
+    return found;
+}
+
+static void direct_copies_are_used_only_after_their_bytes_arrived(void **state)
+{
+    (void)state;
+    if (!has_images())
+        skip();
+    assert_int_equal(way("count=2", true), ST_CHANNEL_DIRECT);
+    assert_int_equal(way("count=2", false), ST_CHANNEL_HOST);
+    assert_int_equal(way("count=2 corrupt=1", true), ST_CHANNEL_HOST);
+    assert_int_equal(way("count=2 fail=MemcpyPeerAsync:1:1", true), ST_CHANNEL_HOST);
+    assert_int_equal(way("count=2 fail=DeviceEnablePeerAccess:101:2", true), ST_CHANNEL_HOST);
+}
+
 static void out_of_memory_is_a_limit_and_not_a_lost_device(void **state)
 {
     (void)state;
@@ -351,6 +406,8 @@ int main(void)
         cmocka_unit_test(kernels_copies_and_graphs_go_through_the_library_with_right_results),
         cmocka_unit_test(a_failure_of_any_function_is_a_message_that_names_the_device),
         cmocka_unit_test(a_fault_loses_the_device_and_every_later_call_says_why),
+        cmocka_unit_test(with_sync_the_launch_that_faults_reports_it),
+        cmocka_unit_test(direct_copies_are_used_only_after_their_bytes_arrived),
         cmocka_unit_test(out_of_memory_is_a_limit_and_not_a_lost_device),
         cmocka_unit_test(an_architecture_without_images_is_refused_when_named_and_left_out_otherwise),
         cmocka_unit_test(the_kernel_drivers_word_is_compared),
