@@ -122,12 +122,15 @@ static enum strata_result run_test(struct bench *b, struct result *t, struct str
 
 static const char *kv_name(const struct bench *b)
 {
-    return st_kv_names[b->options.kv == STRATA_KV_F32 ? 1 : 0];
+    return st_kv_names[b->options.kv];
 }
 
-static const char *device_name(const struct bench *b)
+/* "cpu avx2": where, and with which instructions. */
+static const char *backend(const struct bench *b, char *dst, size_t size)
 {
-    return b->options.devices ? b->options.devices : "cpu";
+    const char *cpu = b->options.cpu ? b->options.cpu : "";
+    snprintf(dst, size, "%s%s%s", b->options.devices, *cpu ? " " : "", cpu);
+    return dst;
 }
 
 static void print_head(const struct bench *b)
@@ -142,13 +145,14 @@ static void print_head(const struct bench *b)
 
 static json_t *result_json(const struct bench *b, const struct result *t)
 {
+    char where[256];
     json_t *ns = json_array(), *rates = json_array();
     for (size_t i = 0; i < t->count; i++) {
         json_array_append_new(ns, json_integer((json_int_t)t->samples_ns[i]));
         json_array_append_new(rates, json_real((double)(t->prompt + t->generate) * 1e9 / t->samples_ns[i]));
     }
     return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:o, s:o}",
-                     "build_commit", strata_build(), "backends", device_name(b), "model_filename", b->info.path,
+                     "build_commit", strata_build(), "backends", backend(b, where, sizeof where), "model_filename", b->info.path,
                      "model_type", b->info.name, "model_size", (json_int_t)b->info.bytes, "model_n_params",
                      (json_int_t)b->info.parameters, "n_ubatch", (int)b->options.prefill, "n_threads", b->options.threads,
                      "type_k", kv_name(b), "type_v", kv_name(b), "n_prompt", (json_int_t)t->prompt, "n_gen",
@@ -171,16 +175,17 @@ static void print_field(const char *text)
 
 static int print_result(struct bench *b, const struct result *t)
 {
-    char name[128];
+    char name[128], where[256];
+    backend(b, where, sizeof where);
     st_printable(name, sizeof name, b->info.name, strlen(b->info.name));
     switch ((enum format)b->a->format) {
     case FORMAT_MARKDOWN:
         printf("| %s | %.2f MiB | %.2f M | %s | %d | %s | %.2f ± %.2f |\n", name, (double)b->info.bytes / 0x1p20,
-               (double)b->info.parameters / 1e6, device_name(b), b->options.threads, t->name, t->mean_rate, t->deviation_rate);
+               (double)b->info.parameters / 1e6, where, b->options.threads, t->name, t->mean_rate, t->deviation_rate);
         break;
     case FORMAT_CSV:
         print_field(strata_build());
-        print_field(device_name(b));
+        print_field(where);
         print_field(b->info.path);
         print_field(name);
         printf("%llu,%llu,%u,%d,%s,%s,%zu,%zu,%zu,%s,%.0f,%.0f,%.6f,%.6f\n", (unsigned long long)b->info.bytes,

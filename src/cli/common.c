@@ -15,7 +15,8 @@
 #include "base/utf8.h"
 #include "engine/engine.h"
 
-const char *const st_kv_names[] = {"f16", "f32", NULL};
+const char *const st_kv_names[] = {
+    [STRATA_KV_F16] = "f16", [STRATA_KV_F32] = "f32", [STRATA_KV_INT8] = "int8", [STRATA_KV_Q4] = "q4", NULL};
 
 int st_need_model(const char *command, const char *model)
 {
@@ -39,7 +40,8 @@ struct strata_engine_options st_engine_options(const struct st_engine_args *a)
         .threads = (int)a->threads,
         .context = (uint32_t)a->context,
         .prefill = (uint32_t)a->prefill,
-        .kv = a->kv == 1 ? STRATA_KV_F32 : STRATA_KV_F16,
+        .kv = (enum strata_kv)a->kv,
+        .cpu = a->cpu,
         .fp32 = a->fp32,
     };
 }

@@ -10,9 +10,9 @@
 /* ---- model and engine ---- */
 
 struct st_engine_args {
-    const char *model, *device;
+    const char *model, *device, *cpu;
     int64_t context, threads, prefill;
-    int kv; /* index into st_kv_names, enum strata_kv */
+    int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
 };
 extern const char *const st_kv_names[];
@@ -25,7 +25,8 @@ extern const char *const st_kv_names[];
     ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
     ST_TEXT("device", 0, &(a).device, "LIST", "where to compute (default: cpu)"), \
     ST_INT("prefill", 0, &(a).prefill, 0, 1 << 20, "N", "most prompt tokens read in one pass (default: 256)"), \
-    ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16 or f32 (default: f16)"), \
+    ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
+    ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
 
 struct strata_engine_options st_engine_options(const struct st_engine_args *a);

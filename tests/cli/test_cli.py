@@ -248,6 +248,15 @@ def the_same_seed_gives_the_same_text_and_another_one_another():
 
 
 @test
+def threads_and_instruction_sets_do_not_change_the_text():
+    call = ["run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "24"]
+    texts = [strata(*call, "-t", "1"), strata(*call, "-t", "2"), strata(*call, "--cpu", "c")]
+    assert all(code == 0 for code, _, _ in texts), texts
+    assert len({out for _, out, _ in texts}) == 1, texts
+    refused(1, [*call, "--cpu", "mmx"], "mmx")
+
+
+@test
 def a_ban_by_bias_keeps_a_token_away():
     call = ["run", "-m", model(), "-p", "What is gimp?", "--temp", "0", "-n", "1", "--json"]
     first = json.loads(strata(*call)[1])["ids"][0]
