@@ -5,8 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Looks at the character that begins at s (left >= 1 bytes are there). Returns its length 1..4 and sets *cp (may be NULL);
- * 0 if the bytes are the beginning of a character that goes on after them; -n if the first n bytes can never be one. */
+/* Looks at the character that begins at s (left >= 1 bytes are there). Returns its length 1..4 and sets *cp (may be
+ * NULL); 0 if the bytes are the beginning of a character that goes on after them; -n if the first n bytes can never be
+ * one. */
 static inline int st_utf8_scan(const unsigned char *s, size_t left, uint32_t *cp)
 {
     unsigned char a = s[0];

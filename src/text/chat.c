@@ -27,7 +27,7 @@ enum strata_result st_rendered_add(struct st_rendered *r, const char *text, size
     uint64_t need, room;
     if (!st_add_u64(r->size, size, &need) || !st_add_u64(need, need / 2 + 256, &room) || room > SIZE_MAX)
         return st_fail(err, STRATA_E_LIMIT, "chat: the rendered text is too long");
-    if (need + 1 > r->text_room) {
+    if (!r->text || need + 1 > r->text_room) {
         char *grown = realloc(r->text, (size_t)room);
         if (!grown)
             return st_fail(err, STRATA_E_MEMORY, "chat: no memory for %llu bytes of text", (unsigned long long)need);
@@ -64,7 +64,8 @@ static enum strata_result add_literal(struct st_rendered *r, const char *text, s
     return st_rendered_add(r, text, strlen(text), true, err);
 }
 
-static enum strata_result add_content(struct st_rendered *r, const json_t *content, size_t index, struct strata_error *err)
+static enum strata_result add_content(struct st_rendered *r, const json_t *content, size_t index,
+                                      struct strata_error *err)
 {
     if (content == NULL || json_is_null(content))
         return STRATA_OK;
@@ -78,8 +79,8 @@ static enum strata_result add_content(struct st_rendered *r, const json_t *conte
     {
         const json_t *text = json_object_get(part, "text");
         if (!json_is_string(text))
-            return st_fail(err, STRATA_E_ARGUMENT, "messages[%zu].content[%zu] is not text; plain ChatML has only text", index,
-                           i);
+            return st_fail(err, STRATA_E_ARGUMENT, "messages[%zu].content[%zu] is not text; plain ChatML has only text",
+                           index, i);
         enum strata_result r_ = st_rendered_add(r, json_string_value(text), json_string_length(text), false, err);
         if (r_ != STRATA_OK)
             return r_;
@@ -147,8 +148,8 @@ void st_chat_free(struct st_chat *chat)
     free(chat);
 }
 
-/* The variables of a template: what callers of templates always give, then the members of options, then the messages; of
- * two with the same name the later one counts. */
+/* The variables of a template: what callers of templates always give, then the members of options, then the messages;
+ * of two with the same name the later one counts. */
 static enum strata_result render_template(const struct st_chat *chat, const json_t *messages, const json_t *options,
                                           struct st_rendered *out, struct strata_error *err)
 {
@@ -166,8 +167,8 @@ static enum strata_result render_template(const struct st_chat *chat, const json
         list[n++] = (struct st_jinja_variable){.name = "eos_token", .template_text = chat->eos};
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)options, key, value)
-        list[n++] = (struct st_jinja_variable){.name = key, .json = value};
+    json_object_foreach((json_t *)options, key, value) list[n++] =
+        (struct st_jinja_variable){.name = key, .json = value};
     list[n++] = (struct st_jinja_variable){.name = "messages", .json = messages};
     enum strata_result r = st_jinja_render(chat->program, list, n, NULL, time(NULL), out, err);
     free(list);

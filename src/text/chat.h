@@ -36,8 +36,8 @@ enum strata_result st_rendered_add(struct st_rendered *r, const char *text, size
 enum strata_result st_chat_render(const struct st_chat *chat, const json_t *messages, const json_t *options,
                                   struct st_rendered *out, struct strata_error *err);
 
-/* Renders, then encodes; special tokens only where the template wrote them. Starts with bos if the tokenizer adds it and
- * the text does not begin with it. rendered may be NULL. */
+/* Renders, then encodes; special tokens only where the template wrote them. Starts with bos if the tokenizer adds it
+ * and the text does not begin with it. rendered may be NULL. */
 enum strata_result st_chat_encode(const struct st_chat *chat, const struct st_tokenizer *t, const json_t *messages,
                                   const json_t *options, struct st_ids *ids, struct st_rendered *rendered,
                                   struct strata_error *err);

@@ -33,7 +33,8 @@ static enum strata_result reserve(struct st_decoder *d, size_t size, struct stra
 enum strata_result st_decoder_push(struct st_decoder *d, int32_t id, struct st_bytes *out, struct strata_error *err)
 {
     struct st_bytes token = st_tokenizer_bytes(d->tokenizer, id, d->special);
-    /* Every invalid byte may become three. The token's bytes go to the end of the buffer first, behind what is pending. */
+    /* Every invalid byte may become three. The token's bytes go to the end of the buffer first, behind what is pending.
+     */
     size_t total = d->pending_size + token.size;
     if (total > (SIZE_MAX - 64) / 4)
         return st_fail(err, STRATA_E_LIMIT, "token %d is too long to decode", id);

@@ -5,8 +5,8 @@
  * Left out, and refused when the template is compiled: extends, block, include, import, autoescape, recursive loops.
  * Iterators (range, map, select, items, ...) are lists. Case mapping is Unicode's simple one.
  *
- * Templates come from downloaded files: memory, work, nesting and output are bounded, and every string knows which of its
- * bytes were written by the template and which came from the request. */
+ * Templates come from downloaded files: memory, work, nesting and output are bounded, and every string knows which of
+ * its bytes were written by the template and which came from the request. */
 #ifndef ST_TEXT_JINJA_H
 #define ST_TEXT_JINJA_H
 
@@ -17,8 +17,8 @@
 
 struct st_jinja;
 
-/* Compiles. STRATA_E_FORMAT: breaks the language; STRATA_E_UNSUPPORTED: names what is not served; STRATA_E_LIMIT. All name
- * the line. The result is read-only and may be used from any thread. */
+/* Compiles. STRATA_E_FORMAT: breaks the language; STRATA_E_UNSUPPORTED: names what is not served; STRATA_E_LIMIT. All
+ * name the line. The result is read-only and may be used from any thread. */
 enum strata_result st_jinja_compile(const char *text, size_t size, struct st_jinja **out, struct strata_error *err);
 void st_jinja_free(struct st_jinja *program);
 
@@ -38,8 +38,8 @@ struct st_jinja_variable {
 
 /* Renders into an empty *out. limits may be NULL. now: what strftime_now shows (local time). Errors name the line:
  * STRATA_E_ARGUMENT where the template refuses the variables or cannot work with them, STRATA_E_LIMIT. */
-enum strata_result st_jinja_render(const struct st_jinja *program, const struct st_jinja_variable *variables, size_t count,
-                                   const struct st_jinja_limits *limits, time_t now, struct st_rendered *out,
-                                   struct strata_error *err);
+enum strata_result st_jinja_render(const struct st_jinja *program, const struct st_jinja_variable *variables,
+                                   size_t count, const struct st_jinja_limits *limits, time_t now,
+                                   struct st_rendered *out, struct strata_error *err);
 
 #endif

@@ -93,7 +93,8 @@ static void assign(struct st_j *j, const struct st_jnode *to, struct st_jvalue v
     } else if (to->kind == ST_N_NSREF) {
         struct st_jvalue space = look_up(j, to->id);
         if (space.kind != ST_J_NAMESPACE)
-            st_j_fail(j, STRATA_E_ARGUMENT, "attributes can be set on a namespace only, not on a %s", st_j_type(&space));
+            st_j_fail(j, STRATA_E_ARGUMENT, "attributes can be set on a namespace only, not on a %s",
+                      st_j_type(&space));
         else
             st_j_dict_set(j, space.of.dict, st_j_literal(j, to->name), v);
     } else {
@@ -125,11 +126,12 @@ static struct st_jvalue capture(struct st_j *j, const struct st_jnode *inner, st
 
 struct st_jvalue st_j_loop_attribute(struct st_j *j, struct st_jvalue loop, const char *name, size_t size)
 {
-    static const char *const names[] = {"index",  "index0", "revindex", "revindex0", "first",    "last",
-                                        "length", "depth",  "depth0",   "previtem",  "nextitem", "cycle", "changed"};
+    static const char *const names[] = {"index", "index0", "revindex", "revindex0", "first", "last",   "length",
+                                        "depth", "depth0", "previtem", "nextitem",  "cycle", "changed"};
     const struct st_jloop *l = loop.of.loop;
     size_t which = 0, n = l->items->count;
-    while (which < sizeof names / sizeof names[0] && !(strlen(names[which]) == size && memcmp(names[which], name, size) == 0))
+    while (which < sizeof names / sizeof names[0] &&
+           !(strlen(names[which]) == size && memcmp(names[which], name, size) == 0))
         which++;
     switch (which) {
     case 0: return st_j_int((int64_t)l->index + 1);
@@ -463,7 +465,8 @@ static struct st_jvalue call_value(struct st_j *j, struct st_jvalue callee, cons
     case ST_J_FUNCTION: return call_function(j, callee.of.number, args);
     case ST_J_METHOD: return st_j_call_method(j, callee.of.method, args);
     case ST_J_UNDEFINED:
-        st_j_fail(j, STRATA_E_ARGUMENT, "'%s' is undefined and cannot be called", callee.of.hint ? callee.of.hint : "value");
+        st_j_fail(j, STRATA_E_ARGUMENT, "'%s' is undefined and cannot be called",
+                  callee.of.hint ? callee.of.hint : "value");
         break;
     default: st_j_fail(j, STRATA_E_ARGUMENT, "a %s cannot be called", st_j_type(&callee)); break;
     }
@@ -577,9 +580,7 @@ static struct st_jvalue eval_inner(struct st_j *j, const struct st_jnode *n)
         return st_j_subscript(j, a, b);
     case ST_N_SLICE: return eval_slice(j, n);
     case ST_N_CALL: return eval_call(j, n, NULL);
-    case ST_N_FILTER:
-        a = eval(j, n->a);
-        return eval_arguments(j, n, &args) ? st_j_filter(j, n->which, a, &args) : a;
+    case ST_N_FILTER: a = eval(j, n->a); return eval_arguments(j, n, &args) ? st_j_filter(j, n->which, a, &args) : a;
     case ST_N_TEST:
         a = eval(j, n->a);
         return st_j_bool(eval_arguments(j, n, &args) && st_j_test(j, n->which, a, &args));
@@ -588,9 +589,7 @@ static struct st_jvalue eval_inner(struct st_j *j, const struct st_jnode *n)
     case ST_N_PLUS: return eval_sign(j, n);
     case ST_N_NOT: return st_j_bool(!st_j_true(j, eval(j, n->a)));
     case ST_N_AND:
-    case ST_N_OR:
-        a = eval(j, n->a);
-        return st_j_true(j, a) == (n->kind == ST_N_OR) ? a : eval(j, n->b);
+    case ST_N_OR: a = eval(j, n->a); return st_j_true(j, a) == (n->kind == ST_N_OR) ? a : eval(j, n->b);
     case ST_N_BINARY:
         a = eval(j, n->a);
         b = eval(j, n->b);
@@ -720,7 +719,7 @@ static enum strata_result hand_out(const struct st_jbuffer *b, struct st_rendere
 {
     enum strata_result r = st_rendered_add(out, "", 0, true, err);
     for (size_t from = 0; r == STRATA_OK && from < b->size;) {
-        const uint8_t *other = memchr(b->marks + from, !b->marks[from], b->size - from);
+        const uint8_t *other = memchr(b->marks + from, b->marks[from] ^ 1, b->size - from);
         size_t to = other ? (size_t)(other - b->marks) : b->size;
         r = st_rendered_add(out, b->data + from, to - from, !b->marks[from], err);
         from = to;
@@ -728,20 +727,26 @@ static enum strata_result hand_out(const struct st_jbuffer *b, struct st_rendere
     return r;
 }
 
-enum strata_result st_jinja_render(const struct st_jinja *program, const struct st_jinja_variable *variables, size_t count,
-                                   const struct st_jinja_limits *limits, time_t now, struct st_rendered *out,
-                                   struct strata_error *err)
+enum strata_result st_jinja_render(const struct st_jinja *program, const struct st_jinja_variable *variables,
+                                   size_t count, const struct st_jinja_limits *limits, time_t now,
+                                   struct st_rendered *out, struct strata_error *err)
 {
     if (!limits)
         limits = &st_jinja_default_limits;
     struct st_jbuffer text = {0};
-    struct st_j j = {.arena.limit = limits->memory, .steps = limits->steps, .err = err, .now = now, .program = program, .out = &text};
+    struct st_j j = {.arena.limit = limits->memory,
+                     .steps = limits->steps,
+                     .err = err,
+                     .now = now,
+                     .program = program,
+                     .out = &text};
     j.scope = push_scope(&j, NULL);
     for (size_t i = 0; i < count && !j.failed; i++) {
         struct st_jvalue *id = st_j_dict_find(&j, program->ids, st_j_literal(&j, variables[i].name));
         if (!id || j.failed)
             continue;
-        struct st_jvalue v = variables[i].json ? st_j_from_json(&j, variables[i].json) : st_j_literal(&j, variables[i].template_text);
+        struct st_jvalue v =
+            variables[i].json ? st_j_from_json(&j, variables[i].json) : st_j_literal(&j, variables[i].template_text);
         if (!j.failed)
             set_in(&j, j.scope, (int)id->of.number, v);
     }

@@ -90,8 +90,9 @@ static struct st_jvalue by_path(struct st_j *j, struct st_jvalue v, struct st_jv
 
 /* ---- filters of one value ---- */
 
-#define FILTER(name) \
-    static struct st_jvalue name(struct st_j *j, struct st_jvalue v, const struct st_jvalue *a, const struct st_jargs *args)
+#define FILTER(name)                                                                                                   \
+    static struct st_jvalue name(struct st_j *j, struct st_jvalue v, const struct st_jvalue *a,                        \
+                                 const struct st_jargs *args)
 #define UNUSED_ARGUMENTS (void)a, (void)args
 
 FILTER(filter_abs)
@@ -322,7 +323,8 @@ FILTER(filter_indent)
         by = text_of(j, st_j_built(j, &spaces));
     }
     /* One more newline makes a text that ends with one keep it. */
-    struct st_jvalue more = st_j_concat(j, (struct st_jvalue){.kind = ST_J_STRING, .of.string = s}, st_j_literal(j, "\n"));
+    struct st_jvalue more =
+        st_j_concat(j, (struct st_jvalue){.kind = ST_J_STRING, .of.string = s}, st_j_literal(j, "\n"));
     if (j->failed)
         return v;
     struct st_jvalue lines = st_j_split_lines(j, more.of.string, false);
@@ -351,7 +353,8 @@ FILTER(filter_truncate)
     int64_t length = integer(j, a[0], 255, "a length"), leeway = integer(j, a[3], 5, "a leeway");
     int64_t kept = length - (int64_t)st_j_length(j, end);
     if (kept < 0 || leeway < 0) {
-        st_j_fail(j, STRATA_E_ARGUMENT, "truncate: the length is shorter than what it ends with, or the leeway negative");
+        st_j_fail(j, STRATA_E_ARGUMENT,
+                  "truncate: the length is shorter than what it ends with, or the leeway negative");
         return v;
     }
     if ((int64_t)st_j_length(j, s) <= length + leeway)
@@ -438,7 +441,8 @@ FILTER(filter_format)
 FILTER(filter_list)
 {
     UNUSED_ARGUMENTS;
-    struct st_jvalue from = st_j_iterate(j, v), out = st_j_list(j, from.kind == ST_J_LIST ? from.of.list->count : 0, false);
+    struct st_jvalue from = st_j_iterate(j, v),
+                     out = st_j_list(j, from.kind == ST_J_LIST ? from.of.list->count : 0, false);
     for (size_t i = 0; !j->failed && i < from.of.list->count; i++)
         st_j_append(j, out, from.of.list->items[i]);
     return out;
@@ -583,7 +587,8 @@ FILTER(filter_unique)
     return out;
 }
 
-static struct st_jvalue extreme(struct st_j *j, struct st_jvalue v, const struct st_jvalue *a, const struct st_jargs *args, int sign)
+static struct st_jvalue extreme(struct st_j *j, struct st_jvalue v, const struct st_jvalue *a,
+                                const struct st_jargs *args, int sign)
 {
     struct st_jvalue list = filter_list(j, v, a, args), *keys = sort_keys(j, list, a[1], flag(j, a[0]));
     if (!keys || list.of.list->count == 0)
@@ -701,7 +706,8 @@ static int named(struct st_j *j, struct st_jvalue name, bool test)
     const char *data = st_j_data(j, s);
     int which = test ? st_j_find_test(data, s->size) : st_j_find_filter(data, s->size);
     if (which < 0)
-        st_j_fail(j, STRATA_E_UNSUPPORTED, "there is no %s \"%.*s\"", test ? "test" : "filter", s->size > 40 ? 40 : (int)s->size, data);
+        st_j_fail(j, STRATA_E_UNSUPPORTED, "there is no %s \"%.*s\"", test ? "test" : "filter",
+                  s->size > 40 ? 40 : (int)s->size, data);
     return which;
 }
 
@@ -736,7 +742,8 @@ FILTER(filter_map)
     return out;
 }
 
-static struct st_jvalue chosen(struct st_j *j, struct st_jvalue v, const struct st_jargs *args, bool attribute, bool keep)
+static struct st_jvalue chosen(struct st_j *j, struct st_jvalue v, const struct st_jargs *args, bool attribute,
+                               bool keep)
 {
     struct st_jvalue all = st_j_iterate(j, v), out = st_j_list(j, 8, false);
     size_t positional = args->count - args->named, first = attribute;
@@ -860,26 +867,82 @@ struct st_jvalue st_j_filter(struct st_j *j, int which, struct st_jvalue v, cons
 /* ---- tests ---- */
 
 enum test {
-    T_BOOLEAN, T_CALLABLE, T_DEFINED, T_UNDEFINED, T_DIVISIBLEBY, T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_EVEN, T_ODD, T_TRUE,
-    T_FALSE, T_FILTER, T_TEST, T_FLOAT, T_INTEGER, T_IN, T_ITERABLE, T_LOWER, T_UPPER, T_MAPPING, T_NONE, T_NUMBER, T_SAMEAS,
-    T_SEQUENCE, T_STRING, T_ESCAPED,
+    T_BOOLEAN,
+    T_CALLABLE,
+    T_DEFINED,
+    T_UNDEFINED,
+    T_DIVISIBLEBY,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_EVEN,
+    T_ODD,
+    T_TRUE,
+    T_FALSE,
+    T_FILTER,
+    T_TEST,
+    T_FLOAT,
+    T_INTEGER,
+    T_IN,
+    T_ITERABLE,
+    T_LOWER,
+    T_UPPER,
+    T_MAPPING,
+    T_NONE,
+    T_NUMBER,
+    T_SAMEAS,
+    T_SEQUENCE,
+    T_STRING,
+    T_ESCAPED,
 };
 
 static const struct {
     const char *name;
     enum test which;
-    size_t arguments;
+    bool takes_other;
 } tests[] = {
-    {"boolean", T_BOOLEAN, 0},   {"callable", T_CALLABLE, 0}, {"defined", T_DEFINED, 0},   {"undefined", T_UNDEFINED, 0},
-    {"divisibleby", T_DIVISIBLEBY, 1}, {"eq", T_EQ, 1},       {"equalto", T_EQ, 1},        {"==", T_EQ, 1},
-    {"ne", T_NE, 1},             {"!=", T_NE, 1},             {"lt", T_LT, 1},             {"lessthan", T_LT, 1},
-    {"<", T_LT, 1},              {"le", T_LE, 1},             {"<=", T_LE, 1},             {"gt", T_GT, 1},
-    {"greaterthan", T_GT, 1},    {">", T_GT, 1},              {"ge", T_GE, 1},             {">=", T_GE, 1},
-    {"even", T_EVEN, 0},         {"odd", T_ODD, 0},           {"true", T_TRUE, 0},         {"false", T_FALSE, 0},
-    {"filter", T_FILTER, 0},     {"test", T_TEST, 0},         {"float", T_FLOAT, 0},       {"integer", T_INTEGER, 0},
-    {"in", T_IN, 1},             {"iterable", T_ITERABLE, 0}, {"lower", T_LOWER, 0},       {"upper", T_UPPER, 0},
-    {"mapping", T_MAPPING, 0},   {"none", T_NONE, 0},         {"number", T_NUMBER, 0},     {"sameas", T_SAMEAS, 1},
-    {"sequence", T_SEQUENCE, 0}, {"string", T_STRING, 0},     {"escaped", T_ESCAPED, 0},
+    {"boolean", T_BOOLEAN, false},
+    {"callable", T_CALLABLE, false},
+    {"defined", T_DEFINED, false},
+    {"undefined", T_UNDEFINED, false},
+    {"divisibleby", T_DIVISIBLEBY, true},
+    {"eq", T_EQ, true},
+    {"equalto", T_EQ, true},
+    {"==", T_EQ, true},
+    {"ne", T_NE, true},
+    {"!=", T_NE, true},
+    {"lt", T_LT, true},
+    {"lessthan", T_LT, true},
+    {"<", T_LT, true},
+    {"le", T_LE, true},
+    {"<=", T_LE, true},
+    {"gt", T_GT, true},
+    {"greaterthan", T_GT, true},
+    {">", T_GT, true},
+    {"ge", T_GE, true},
+    {">=", T_GE, true},
+    {"even", T_EVEN, false},
+    {"odd", T_ODD, false},
+    {"true", T_TRUE, false},
+    {"false", T_FALSE, false},
+    {"filter", T_FILTER, false},
+    {"test", T_TEST, false},
+    {"float", T_FLOAT, false},
+    {"integer", T_INTEGER, false},
+    {"in", T_IN, true},
+    {"iterable", T_ITERABLE, false},
+    {"lower", T_LOWER, false},
+    {"upper", T_UPPER, false},
+    {"mapping", T_MAPPING, false},
+    {"none", T_NONE, false},
+    {"number", T_NUMBER, false},
+    {"sameas", T_SAMEAS, true},
+    {"sequence", T_SEQUENCE, false},
+    {"string", T_STRING, false},
+    {"escaped", T_ESCAPED, false},
 };
 
 int st_j_find_test(const char *name, size_t size)
@@ -928,7 +991,7 @@ bool st_j_test(struct st_j *j, int which, struct st_jvalue v, const struct st_ja
 {
     static const char *const names[] = {"!other"};
     struct st_jvalue other = st_j_none();
-    if (!st_j_work(j, 1) || !st_j_bind(j, tests[which].name, args, names, tests[which].arguments, &other))
+    if (!st_j_work(j, 1) || !st_j_bind(j, tests[which].name, args, names, tests[which].takes_other ? 1 : 0, &other))
         return false;
     enum st_jkind k = v.kind;
     switch (tests[which].which) {

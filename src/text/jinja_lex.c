@@ -1,6 +1,6 @@
 /* Template interpreter: text to tokens. White space and newlines around tags are treated as Jinja does with trim_blocks
- * and lstrip_blocks on: "-" takes all white space away on its side, "+" keeps it; otherwise the newline after a block or
- * comment goes, and so do the blanks before it if it is the first on its line. */
+ * and lstrip_blocks on: "-" takes all white space away on its side, "+" keeps it; otherwise the newline after a block
+ * or comment goes, and so do the blanks before it if it is the first on its line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -68,7 +68,8 @@ static void advance(struct lexer *x, size_t to)
         x->line += x->text[x->at] == '\n';
 }
 
-/* Emits the text [at, to) in front of a tag with the given sign; blocks and comments (not variables) lose their indent. */
+/* Emits the text [at, to) in front of a tag with the given sign; blocks and comments (not variables) lose their indent.
+ */
 static void emit_data(struct lexer *x, size_t to, char sign, bool indent_goes)
 {
     size_t end = to;
@@ -155,18 +156,20 @@ static bool is_digit(char c)
 /* Digits with single underscores between them. */
 static size_t skip_digits(const struct lexer *x, size_t at)
 {
-    while (at < x->size && (is_digit(x->text[at]) || (x->text[at] == '_' && at + 1 < x->size && is_digit(x->text[at + 1]))))
+    while (at < x->size &&
+           (is_digit(x->text[at]) || (x->text[at] == '_' && at + 1 < x->size && is_digit(x->text[at + 1]))))
         at++;
     return at;
 }
 
 static void lex_number(struct lexer *x)
 {
-    size_t from = x->at, end = x->at;
+    size_t from = x->at, end = from;
     char kind = peek(x, 0) == '0' ? (char)(peek(x, 1) | 0x20) : 0;
     if (kind == 'x' || kind == 'o' || kind == 'b') {
-        for (end += 2; end < x->size && (is_digit(x->text[end]) || x->text[end] == '_' ||
-                                         (kind == 'x' && (x->text[end] | 0x20) >= 'a' && (x->text[end] | 0x20) <= 'f'));)
+        for (end += 2;
+             end < x->size && (is_digit(x->text[end]) || x->text[end] == '_' ||
+                               (kind == 'x' && (x->text[end] | 0x20) >= 'a' && (x->text[end] | 0x20) <= 'f'));)
             end++;
         emit(x, ST_T_INTEGER, from, end, 0);
         advance(x, end);
@@ -280,7 +283,8 @@ struct st_jtoken *st_j_lex(struct st_j *j, const char *text, size_t size)
     struct lexer x = {.j = j, .text = text, .size = size, .line = 1, .line_start = true};
     while (x.at < x.size && !j->failed) {
         size_t tag = x.at;
-        while (tag + 1 < x.size && !(text[tag] == '{' && (text[tag + 1] == '{' || text[tag + 1] == '%' || text[tag + 1] == '#')))
+        while (tag + 1 < x.size &&
+               !(text[tag] == '{' && (text[tag + 1] == '{' || text[tag + 1] == '%' || text[tag + 1] == '#')))
             tag++;
         if (tag + 1 >= x.size) {
             emit(&x, ST_T_DATA, x.at, x.size, 0);

@@ -124,7 +124,8 @@ static struct st_jvalue m_removeprefix(struct call *c)
 
 static struct st_jvalue m_removesuffix(struct call *c)
 {
-    return has_end(c, c->a[0], false) ? st_j_part(c->j, self_text(c), 0, self_text(c)->size - c->a[0].of.string->size) : c->self;
+    return has_end(c, c->a[0], false) ? st_j_part(c->j, self_text(c), 0, self_text(c)->size - c->a[0].of.string->size)
+                                      : c->self;
 }
 
 static struct st_jvalue m_replace(struct call *c)
@@ -415,7 +416,8 @@ static struct st_jvalue all_characters(struct call *c, bool letters, bool digits
         uint32_t cp = 0;
         int n = st_utf8_scan((const unsigned char *)data + i, s->size - i, &cp);
         utf8proc_category_t k = utf8proc_category((int32_t)cp);
-        if (!((letters && k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) || (digits && k == UTF8PROC_CATEGORY_ND) ||
+        if (!((letters && k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
+              (digits && k == UTF8PROC_CATEGORY_ND) ||
               (numbers && k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO) || (blanks && st_j_space(cp))))
             return st_j_bool(false);
         i += n > 0 ? (size_t)n : 1;
@@ -717,7 +719,8 @@ struct st_jvalue st_j_call_method(struct st_j *j, const struct st_jmethod *m, co
     bool raw = n && strcmp(names[0], "*") == 0;
     if (!st_j_work(j, 1) || (!raw && !st_j_bind(j, methods[m->which].name, args, names, n, c.a)))
         return st_j_undefined(NULL);
-    return methods[m->which].run(&c);
+    struct st_jvalue result = methods[m->which].run(&c);
+    return result;
 }
 
 /* ---- looking things up ---- */
@@ -760,7 +763,8 @@ struct st_jvalue st_j_subscript(struct st_j *j, struct st_jvalue v, struct st_jv
     if (named && (v.kind == ST_J_NAMESPACE || v.kind == ST_J_LOOP || v.kind == ST_J_LIST))
         return st_j_attribute(j, v, st_j_data(j, key.of.string), key.of.string->size);
     struct st_jvalue item = st_j_item(j, v, key);
-    if (item.kind == ST_J_UNDEFINED && named && !j->failed && !(v.kind == ST_J_DICT && st_j_dict_find(j, v.of.dict, key)))
+    if (item.kind == ST_J_UNDEFINED && named && !j->failed &&
+        !(v.kind == ST_J_DICT && st_j_dict_find(j, v.of.dict, key)))
         return st_j_method(j, v, st_j_data(j, key.of.string), key.of.string->size);
     return item;
 }

@@ -1,4 +1,5 @@
-/* Template interpreter: what Python does with values (truth, str, repr, comparison, arithmetic, items, slices), and JSON. */
+/* Template interpreter: what Python does with values (truth, str, repr, comparison, arithmetic, items, slices), and
+ * JSON. */
 #define _GNU_SOURCE /* memmem */
 #include "text/jinja_value.h"
 
@@ -125,7 +126,11 @@ static void put_repr(struct st_j *j, struct st_jbuffer *b, struct st_jstring *s)
         else if (cp == '\n' || cp == '\r' || cp == '\t')
             snprintf(escape, sizeof escape, "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
         else if (!printable(cp))
-            snprintf(escape, sizeof escape, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+            snprintf(escape, sizeof escape,
+                     cp < 0x100     ? "\\x%02x"
+                     : cp < 0x10000 ? "\\u%04x"
+                                    : "\\U%08x",
+                     (unsigned)cp);
         if (escape[0])
             st_j_put(j, b, escape, strlen(escape), s->marks ? s->marks[i] : s->user);
         else
@@ -324,7 +329,9 @@ bool st_j_in(struct st_j *j, struct st_jvalue item, struct st_jvalue container)
         return false;
     case ST_J_DICT: return st_j_dict_find(j, container.of.dict, item) != NULL;
     case ST_J_UNDEFINED: return false;
-    default: st_j_fail(j, STRATA_E_ARGUMENT, "\"in\" needs something to look in, not a %s", st_j_type(&container)); return false;
+    default:
+        st_j_fail(j, STRATA_E_ARGUMENT, "\"in\" needs something to look in, not a %s", st_j_type(&container));
+        return false;
     }
 }
 
@@ -389,7 +396,8 @@ struct st_jvalue st_j_item(struct st_j *j, struct st_jvalue v, struct st_jvalue 
 }
 
 /* Python's slice.indices: clips *start and *stop for a sequence of n. */
-static bool slice_bounds(struct st_j *j, const struct st_jvalue part[3], int64_t n, int64_t *start, int64_t *stop, int64_t *step)
+static bool slice_bounds(struct st_j *j, const struct st_jvalue part[3], int64_t n, int64_t *start, int64_t *stop,
+                         int64_t *step)
 {
     int64_t given[3];
     bool has[3];
@@ -435,7 +443,8 @@ struct st_jvalue st_j_slice(struct st_j *j, struct st_jvalue v, const struct st_
     if (v.kind != ST_J_STRING)
         return st_j_undefined("slice");
     struct st_jstring *s = v.of.string;
-    if (!slice_bounds(j, part, (int64_t)st_j_length(j, s), &start, &stop, &step) || (step > 0 ? start >= stop : start <= stop))
+    if (!slice_bounds(j, part, (int64_t)st_j_length(j, s), &start, &stop, &step) ||
+        (step > 0 ? start >= stop : start <= stop))
         return st_j_literal(j, "");
     if (step == 1)
         return st_j_part(j, s, st_j_offset(j, s, (size_t)start), st_j_offset(j, s, (size_t)stop));
@@ -653,7 +662,8 @@ static void dump_key(struct st_j *j, struct st_jbuffer *b, struct st_jvalue key,
     }
 }
 
-static void dump_dict(struct st_j *j, struct st_jbuffer *b, const struct st_jdict *d, const struct st_jdump *how, int level)
+static void dump_dict(struct st_j *j, struct st_jbuffer *b, const struct st_jdict *d, const struct st_jdump *how,
+                      int level)
 {
     size_t *order = st_j_alloc(j, d->count + 1, sizeof *order);
     if (!order)
@@ -687,7 +697,11 @@ static void dump(struct st_j *j, struct st_jbuffer *b, struct st_jvalue v, const
     case ST_J_INT: st_j_put_value(j, b, v, false); break;
     case ST_J_FLOAT:
         st_j_format_real(v.of.real, text);
-        st_j_puts(j, b, isfinite(v.of.real) ? text : isnan(v.of.real) ? "NaN" : v.of.real > 0 ? "Infinity" : "-Infinity");
+        st_j_puts(j, b,
+                  isfinite(v.of.real) ? text
+                  : isnan(v.of.real)  ? "NaN"
+                  : v.of.real > 0     ? "Infinity"
+                                      : "-Infinity");
         break;
     case ST_J_STRING: dump_string(j, b, v.of.string, how->ascii); break;
     case ST_J_LIST:

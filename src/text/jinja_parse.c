@@ -55,13 +55,13 @@ static bool skip_name(struct parser *p, const char *name)
 
 static void unexpected(struct parser *p, const char *wanted)
 {
-    static const char *const names[] = {"the end of the template", "text", "{{", "the end of the expression", "{%",
-                                        "the end of the tag"};
+    static const char *const names[] = {"the end of the template",   "text", "{{",
+                                        "the end of the expression", "{%",   "the end of the tag"};
     if (p->at->kind <= ST_T_BLOCK_END)
         st_j_fail(p->j, STRATA_E_FORMAT, "expected %s, found %s", wanted, names[p->at->kind]);
     else
-        st_j_fail(p->j, STRATA_E_FORMAT, "expected %s, found \"%.*s\"", wanted, p->at->size > 40 ? 40 : (int)p->at->size,
-                  p->at->text);
+        st_j_fail(p->j, STRATA_E_FORMAT, "expected %s, found \"%.*s\"", wanted,
+                  p->at->size > 40 ? 40 : (int)p->at->size, p->at->text);
 }
 
 static void expect_op(struct parser *p, int op, const char *shown)
@@ -251,13 +251,15 @@ static struct st_jnode *number(struct parser *p)
     if (p->at->kind == ST_T_FLOAT) {
         v = st_j_real(strtod(digits, NULL));
     } else {
-        int base = n > 2 && digits[0] == '0' && (digits[1] | 0x20) == 'x' ? 16 : n > 2 && (digits[1] | 0x20) == 'o' ? 8
+        int base = n > 2 && digits[0] == '0' && (digits[1] | 0x20) == 'x' ? 16
+                   : n > 2 && (digits[1] | 0x20) == 'o'                   ? 8
                    : n > 2 && (digits[1] | 0x20) == 'b'                   ? 2
                                                                           : 10;
         int64_t value = 0;
         for (const char *c = digits + (base == 10 ? 0 : 2); *c; c++) {
             int d = hex_digit(*c);
-            if (d < 0 || d >= base || __builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, d, &value)) {
+            if (d < 0 || d >= base || __builtin_mul_overflow(value, base, &value) ||
+                __builtin_add_overflow(value, d, &value)) {
                 st_j_fail(p->j, STRATA_E_FORMAT, "%s is not an integer of 64 bits", digits);
                 break;
             }
@@ -273,7 +275,8 @@ static struct st_jnode *number(struct parser *p)
 
 static bool at_tuple_end(const struct parser *p, const char *stop)
 {
-    return p->at->kind == ST_T_VARIABLE_END || p->at->kind == ST_T_BLOCK_END || is_op(p, ')') || (stop && is_name(p, stop));
+    return p->at->kind == ST_T_VARIABLE_END || p->at->kind == ST_T_BLOCK_END || is_op(p, ')') ||
+           (stop && is_name(p, stop));
 }
 
 /* Expressions with commas between them make a tuple; one alone is itself. stop: a name that ends it. */
@@ -327,9 +330,12 @@ static struct st_jnode *primary(struct parser *p)
         static const struct {
             const char *name;
             struct st_jvalue value;
-        } words[] = {{"true", {.kind = ST_J_BOOL, .of.flag = true}},   {"True", {.kind = ST_J_BOOL, .of.flag = true}},
-                     {"false", {.kind = ST_J_BOOL, .of.flag = false}}, {"False", {.kind = ST_J_BOOL, .of.flag = false}},
-                     {"none", {.kind = ST_J_NONE}},                    {"None", {.kind = ST_J_NONE}}};
+        } words[] = {{"true", {.kind = ST_J_BOOL, .of.flag = true}},
+                     {"True", {.kind = ST_J_BOOL, .of.flag = true}},
+                     {"false", {.kind = ST_J_BOOL, .of.flag = false}},
+                     {"False", {.kind = ST_J_BOOL, .of.flag = false}},
+                     {"none", {.kind = ST_J_NONE}},
+                     {"None", {.kind = ST_J_NONE}}};
         n = NULL;
         for (size_t i = 0; i < sizeof words / sizeof words[0] && !n; i++)
             if (is_name(p, words[i].name)) {
@@ -485,7 +491,8 @@ static struct st_jnode *filter(struct parser *p, struct st_jnode *of)
     n->a = of;
     n->which = st_j_find_filter(p->at->text, p->at->size);
     if (n->which < 0)
-        st_j_fail(p->j, STRATA_E_UNSUPPORTED, "there is no filter \"%.*s\"", p->at->size > 40 ? 40 : (int)p->at->size, p->at->text);
+        st_j_fail(p->j, STRATA_E_UNSUPPORTED, "there is no filter \"%.*s\"", p->at->size > 40 ? 40 : (int)p->at->size,
+                  p->at->text);
     next(p);
     if (skip_op(p, '('))
         arguments(p, n);
@@ -507,14 +514,15 @@ static struct st_jnode *test(struct parser *p, struct st_jnode *of)
     n->a = of;
     n->which = st_j_find_test(p->at->text, p->at->size);
     if (n->which < 0)
-        st_j_fail(p->j, STRATA_E_UNSUPPORTED, "there is no test \"%.*s\"", p->at->size > 40 ? 40 : (int)p->at->size, p->at->text);
+        st_j_fail(p->j, STRATA_E_UNSUPPORTED, "there is no test \"%.*s\"", p->at->size > 40 ? 40 : (int)p->at->size,
+                  p->at->text);
     next(p);
     bool word = p->at->kind == ST_T_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and") &&
                 !is_name(p, "if") && !is_name(p, "is") && !is_name(p, "in") && !is_name(p, "not");
     if (skip_op(p, '('))
         arguments(p, n);
-    else if (word || p->at->kind == ST_T_STRING || p->at->kind == ST_T_INTEGER || p->at->kind == ST_T_FLOAT || is_op(p, '[') ||
-             is_op(p, '{'))
+    else if (word || p->at->kind == ST_T_STRING || p->at->kind == ST_T_INTEGER || p->at->kind == ST_T_FLOAT ||
+             is_op(p, '[') || is_op(p, '{'))
         add_child(p, n, postfix(p, primary(p)), NULL);
     return result;
 }
@@ -555,8 +563,14 @@ static int operator_at(const struct parser *p, int level)
 {
     static const struct {
         int level, op, which;
-    } table[] = {{0, ST_OP2('*', '*'), ST_J_POW}, {1, '*', ST_J_MUL},  {1, '/', ST_J_DIV}, {1, ST_OP2('/', '/'), ST_J_FLOORDIV},
-                 {1, '%', ST_J_MOD},              {2, '~', ST_J_JOIN}, {3, '+', ST_J_ADD}, {3, '-', ST_J_SUB}};
+    } table[] = {{0, ST_OP2('*', '*'), ST_J_POW},
+                 {1, '*', ST_J_MUL},
+                 {1, '/', ST_J_DIV},
+                 {1, ST_OP2('/', '/'), ST_J_FLOORDIV},
+                 {1, '%', ST_J_MOD},
+                 {2, '~', ST_J_JOIN},
+                 {3, '+', ST_J_ADD},
+                 {3, '-', ST_J_SUB}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (table[i].level == level && is_op(p, table[i].op))
             return table[i].which;
@@ -860,15 +874,16 @@ static struct st_jnode *with_statement(struct parser *p, struct st_jnode *n)
 /* At the name of a tag. */
 static struct st_jnode *statement(struct parser *p)
 {
-    static const char *const refused[] = {"extends", "block", "include", "import", "from", "autoescape", "do", "trans", "debug"};
+    static const char *const refused[] = {"extends",    "block", "include", "import", "from",
+                                          "autoescape", "do",    "trans",   "debug"};
     static const char *const filter_ends[] = {"endfilter", NULL}, *const generation_ends[] = {"endgeneration", NULL};
     static const struct {
         const char *name;
         enum st_jnode_kind kind;
-    } tags[] = {{"for", ST_N_FOR},          {"if", ST_N_IF},       {"set", ST_N_SET},
-                {"macro", ST_N_MACRO},      {"call", ST_N_CALL_BLOCK}, {"filter", ST_N_FILTER_BLOCK},
-                {"with", ST_N_WITH},        {"break", ST_N_BREAK}, {"continue", ST_N_CONTINUE},
-                {"generation", ST_N_BLOCK}};  /* marks the model's part for training; here a scope */
+    } tags[] = {{"for", ST_N_FOR},         {"if", ST_N_IF},           {"set", ST_N_SET},
+                {"macro", ST_N_MACRO},     {"call", ST_N_CALL_BLOCK}, {"filter", ST_N_FILTER_BLOCK},
+                {"with", ST_N_WITH},       {"break", ST_N_BREAK},     {"continue", ST_N_CONTINUE},
+                {"generation", ST_N_BLOCK}}; /* marks the model's part for training; here a scope */
     struct st_jnode *n = node(p, ST_N_BLOCK);
     if (p->at->kind != ST_T_NAME)
         unexpected(p, "the name of a tag");
@@ -950,7 +965,8 @@ static struct st_jnode *body(struct parser *p, const char *const *ends)
             n = statement(p);
         } else {
             if (ends)
-                st_j_fail(p->j, STRATA_E_FORMAT, "the template ends before \"%s\" of the block that begins on line %d", ends[0], line);
+                st_j_fail(p->j, STRATA_E_FORMAT, "the template ends before \"%s\" of the block that begins on line %d",
+                          ends[0], line);
             break;
         }
         add_child(p, all, n, NULL);
@@ -997,8 +1013,8 @@ enum strata_result st_jinja_compile(const char *text, size_t size, struct st_jin
         tokens = st_j_lex(&j, copied, normalise(text, size, copied));
     }
     if (tokens) {
-        static const char *const known[ST_ID_COUNT] = {"loop", "caller", "varargs", "kwargs", "range", "dict", "namespace",
-                                                       "raise_exception", "strftime_now"};
+        static const char *const known[ST_ID_COUNT] = {"loop", "caller",    "varargs",         "kwargs",      "range",
+                                                       "dict", "namespace", "raise_exception", "strftime_now"};
         struct parser p = {.j = &j, .program = program, .at = tokens};
         for (int i = 0; i < ST_ID_COUNT; i++)
             name_id(&p, known[i], strlen(known[i]));

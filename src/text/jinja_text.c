@@ -84,7 +84,8 @@ struct st_jvalue st_j_split_lines(struct st_j *j, struct st_jstring *s, bool kee
     return out;
 }
 
-struct st_jvalue st_j_replace(struct st_j *j, struct st_jstring *s, struct st_jstring *from, struct st_jstring *to, int64_t most)
+struct st_jvalue st_j_replace(struct st_j *j, struct st_jstring *s, struct st_jstring *from, struct st_jstring *to,
+                              int64_t most)
 {
     const char *data = st_j_data(j, s), *pattern = st_j_data(j, from);
     struct st_jbuffer b = {0};
@@ -136,7 +137,8 @@ static void put_number(struct st_j *j, struct st_jbuffer *b, const struct spec *
                        const char *digits)
 {
     const char *sign = negative ? "-" : f->plus ? "+" : f->space ? " " : "";
-    int64_t used = (int64_t)(strlen(sign) + strlen(prefix) + strlen(digits)), room = f->width > used ? f->width - used : 0;
+    int64_t used = (int64_t)(strlen(sign) + strlen(prefix) + strlen(digits)),
+            room = f->width > used ? f->width - used : 0;
     char align = f->align ? f->align : f->zero ? '=' : '>';
     struct spec padding = *f;
     if (f->zero && !f->align)
@@ -164,7 +166,11 @@ static void put_integer(struct st_j *j, struct st_jbuffer *b, const struct spec 
         rest /= base;
         count++;
     } while (rest);
-    const char *prefix = !f->alternate ? "" : base == 16 ? (f->type == 'X' ? "0X" : "0x") : base == 8 ? "0o" : base == 2 ? "0b" : "";
+    const char *prefix = !f->alternate ? ""
+                         : base == 16  ? (f->type == 'X' ? "0X" : "0x")
+                         : base == 8   ? "0o"
+                         : base == 2   ? "0b"
+                                       : "";
     put_number(j, b, f, n < 0, prefix, digits + at);
 }
 
@@ -177,7 +183,8 @@ static void put_real(struct st_j *j, struct st_jbuffer *b, const struct spec *f,
     }
     char type = f->type == '%' || f->type == 0 ? 'f' : f->type;
     snprintf(form, sizeof form, "%%.*%c", type);
-    snprintf(digits, sizeof digits - 1, form, f->precision < 0 ? 6 : (int)f->precision, fabs(f->type == '%' ? v * 100 : v));
+    snprintf(digits, sizeof digits - 1, form, f->precision < 0 ? 6 : (int)f->precision,
+             fabs(f->type == '%' ? v * 100 : v));
     if (f->type == 0 && f->precision < 0)
         st_j_format_real(fabs(v), digits);
     if (f->type == '%')
@@ -363,9 +370,10 @@ static bool parse_spec(const char *data, size_t size, struct spec *f)
     return at == size;
 }
 
-/* The argument that a replacement field names: a number, a name, or nothing (the next one); then .attribute and [item]. */
-static struct st_jvalue field_value(struct st_j *j, struct st_jstring *form, size_t from, size_t to, const struct st_jargs *args,
-                                    size_t *automatic)
+/* The argument that a replacement field names: a number, a name, or nothing (the next one); then .attribute and [item].
+ */
+static struct st_jvalue field_value(struct st_j *j, struct st_jstring *form, size_t from, size_t to,
+                                    const struct st_jargs *args, size_t *automatic)
 {
     const char *data = st_j_data(j, form);
     size_t end = from, positional = args->count - args->named;
@@ -383,7 +391,8 @@ static struct st_jvalue field_value(struct st_j *j, struct st_jstring *form, siz
                 v = args->values[positional + i];
     }
     if (v.kind == ST_J_ABSENT)
-        st_j_fail(j, STRATA_E_ARGUMENT, "format has no value for {%.*s}", (int)(end - from > 40 ? 40 : end - from), data + from);
+        st_j_fail(j, STRATA_E_ARGUMENT, "format has no value for {%.*s}", (int)(end - from > 40 ? 40 : end - from),
+                  data + from);
     while (end < to && !j->failed) {
         bool item = data[end] == '[';
         size_t begin = ++end;
@@ -435,8 +444,10 @@ struct st_jvalue st_j_format(struct st_j *j, struct st_jstring *form, const stru
         }
         struct spec f;
         bool has_spec = spec_at < end && data[spec_at] == ':';
-        if (!parse_spec(data + spec_at + has_spec, has_spec ? end - spec_at - 1 : 0, &f) || (spec_at < end && !has_spec)) {
-            st_j_fail(j, STRATA_E_ARGUMENT, "unknown format {%.*s}", (int)(end - at - 1 > 40 ? 40 : end - at - 1), data + at + 1);
+        if (!parse_spec(data + spec_at + has_spec, has_spec ? end - spec_at - 1 : 0, &f) ||
+            (spec_at < end && !has_spec)) {
+            st_j_fail(j, STRATA_E_ARGUMENT, "unknown format {%.*s}", (int)(end - at - 1 > 40 ? 40 : end - at - 1),
+                      data + at + 1);
             break;
         }
         if (repr)

@@ -54,17 +54,17 @@ enum st_jnode_kind {
     ST_N_COND,    /* b if a else c, c may be NULL */
     ST_N_NSREF,   /* target only: the attribute name of the namespace in id */
     /* statements */
-    ST_N_BLOCK,       /* list */
-    ST_N_DATA,        /* value */
-    ST_N_OUTPUT,      /* a */
-    ST_N_IF,          /* list: condition, body, condition, body; c: else */
-    ST_N_FOR,         /* targets a in b; c: body; list[0]: filter, list[1]: else, may be NULL */
-    ST_N_SET,         /* target a = b */
-    ST_N_SET_BLOCK,   /* target a = the rendered c, through the filters b (may be NULL) */
-    ST_N_MACRO,       /* id, params, c: body */
-    ST_N_CALL_BLOCK,  /* call a with a macro of params and body c */
+    ST_N_BLOCK,        /* list */
+    ST_N_DATA,         /* value */
+    ST_N_OUTPUT,       /* a */
+    ST_N_IF,           /* list: condition, body, condition, body; c: else */
+    ST_N_FOR,          /* targets a in b; c: body; list[0]: filter, list[1]: else, may be NULL */
+    ST_N_SET,          /* target a = b */
+    ST_N_SET_BLOCK,    /* target a = the rendered c, through the filters b (may be NULL) */
+    ST_N_MACRO,        /* id, params, c: body */
+    ST_N_CALL_BLOCK,   /* call a with a macro of params and body c */
     ST_N_FILTER_BLOCK, /* filters b of body c */
-    ST_N_WITH,        /* list: target, value, target, value; c: body */
+    ST_N_WITH,         /* list: target, value, target, value; c: body */
     ST_N_BREAK,
     ST_N_CONTINUE,
 };
@@ -74,7 +74,8 @@ struct st_jnode {
     int line, which;
     int id; /* of a variable */
     struct st_jnode *a, *b, *c;
-    struct st_jnode **list; /* children; of calls, filters and tests: the arguments; of macros: the defaults, may be NULL */
+    struct st_jnode *
+        *list; /* children; of calls, filters and tests: the arguments; of macros: the defaults, may be NULL */
     size_t count;
     const char **names; /* of arguments: NULL positional, "*", "**" or the keyword */
     int *ids;           /* of parameters; of comparisons: operators */

@@ -60,13 +60,13 @@ void st_j_fail(struct st_j *j, enum strata_result code, const char *fmt, ...)
     if (j->failed)
         return;
     j->failed = true;
-    j->code = code;
     char text[400], shown[400];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    st_fail(j->err, code, "chat template, line %d: %s", j->line, st_printable(shown, sizeof shown, text, strlen(text)));
+    j->code = st_fail(j->err, code, "chat template, line %d: %s", j->line,
+                      st_printable(shown, sizeof shown, text, strlen(text)));
 }
 
 void *st_j_alloc(struct st_j *j, size_t count, size_t size)
@@ -74,7 +74,8 @@ void *st_j_alloc(struct st_j *j, size_t count, size_t size)
     uint64_t bytes;
     if (j->failed)
         return NULL;
-    void *p = st_mul_u64(count, size, &bytes) && bytes <= j->arena.limit ? st_arena_alloc(&j->arena, (size_t)bytes) : NULL;
+    void *p =
+        st_mul_u64(count, size, &bytes) && bytes <= j->arena.limit ? st_arena_alloc(&j->arena, (size_t)bytes) : NULL;
     if (!p)
         st_j_fail(j, STRATA_E_LIMIT, "needs more than the %zu bytes of memory it may use", j->arena.limit);
     return p;
@@ -171,7 +172,7 @@ const char *st_j_data(struct st_j *j, struct st_jstring *s)
     }
     s->data = data;
     s->user = s->size && marks[0];
-    s->marks = s->size && memchr(marks, !marks[0], s->size) ? marks : NULL;
+    s->marks = s->size && memchr(marks, marks[0] ^ 1, s->size) ? marks : NULL;
     s->left = s->right = NULL;
     return data;
 }
@@ -205,8 +206,9 @@ struct st_jvalue st_j_part(struct st_j *j, struct st_jstring *s, size_t from, si
         return st_j_literal(j, "");
     if (from == 0 && to == s->size)
         return (struct st_jvalue){.kind = ST_J_STRING, .of.string = s};
-    return string_value(j, (struct st_jstring){.size = to - from, .data = data + from, .user = s->user,
-                                               .marks = s->marks ? s->marks + from : NULL});
+    return string_value(
+        j, (struct st_jstring){
+               .size = to - from, .data = data + from, .user = s->user, .marks = s->marks ? s->marks + from : NULL});
 }
 
 size_t st_j_length(struct st_j *j, struct st_jstring *s)
@@ -240,7 +242,8 @@ bool st_j_is(const struct st_jvalue *v, const char *text)
 bool st_j_space(uint32_t cp)
 {
     return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
+           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
+           cp == 0x3000;
 }
 
 /* One character; a byte that is no UTF-8 counts as U+FFFD. */
@@ -308,7 +311,7 @@ static bool reserve(struct st_j *j, struct st_jbuffer *b, size_t more)
     uint8_t *marks = st_j_alloc(j, room + 1, 1);
     if (!data || !marks)
         return false;
-    if (b->size) {
+    if (b->data) {
         memcpy(data, b->data, b->size);
         memcpy(marks, b->marks, b->size);
     }
@@ -352,17 +355,19 @@ void st_j_put_string(struct st_j *j, struct st_jbuffer *b, struct st_jstring *s)
 
 void st_j_put_cp(struct st_j *j, struct st_jbuffer *b, uint32_t cp, bool user)
 {
-    char utf8[4];
-    st_j_put(j, b, utf8, st_utf8_put(cp, utf8), user);
+    char utf8[4] = {0};
+    size_t n = st_utf8_put(cp, utf8);
+    st_j_put(j, b, utf8, n, user);
 }
 
 struct st_jvalue st_j_built(struct st_j *j, const struct st_jbuffer *b)
 {
     if (b->size == 0)
         return st_j_literal(j, "");
-    bool mixed = memchr(b->marks, !b->marks[0], b->size) != NULL;
-    return string_value(j, (struct st_jstring){.size = b->size, .data = b->data, .user = b->marks[0] != 0,
-                                               .marks = mixed ? b->marks : NULL});
+    bool mixed = memchr(b->marks, b->marks[0] ^ 1, b->size) != NULL;
+    return string_value(
+        j, (struct st_jstring){
+               .size = b->size, .data = b->data, .user = b->marks[0] != 0, .marks = mixed ? b->marks : NULL});
 }
 
 /* ---- lists ---- */

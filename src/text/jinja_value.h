@@ -57,8 +57,8 @@ struct st_jvalue {
     } of;
 };
 
-/* Text in UTF-8. user says whose the bytes are, byte by byte in marks (1: the request's) if they are mixed. A string made
- * of two long ones keeps them in left and right until its bytes are needed. */
+/* Text in UTF-8. user says whose the bytes are, byte by byte in marks (1: the request's) if they are mixed. A string
+ * made of two long ones keeps them in left and right until its bytes are needed. */
 struct st_jstring {
     size_t size;
     const char *data; /* NULL until the two halves have been put together */
@@ -148,7 +148,7 @@ static inline struct st_jvalue st_j_real(double f)
     return (struct st_jvalue){.kind = ST_J_FLOAT, .of.real = f};
 }
 struct st_jvalue st_j_text(struct st_j *j, const char *text, size_t size, bool user); /* copies */
-struct st_jvalue st_j_literal(struct st_j *j, const char *text);                      /* keeps the pointer; not the user's */
+struct st_jvalue st_j_literal(struct st_j *j, const char *text); /* keeps the pointer; not the user's */
 struct st_jvalue st_j_list(struct st_j *j, size_t room, bool tuple);
 struct st_jvalue st_j_dict(struct st_j *j);
 struct st_jvalue st_j_from_json(struct st_j *j, const json_t *json);
@@ -166,7 +166,7 @@ struct st_jvalue st_j_concat(struct st_j *j, struct st_jvalue a, struct st_jvalu
 struct st_jvalue st_j_part(struct st_j *j, struct st_jstring *s, size_t from, size_t to); /* bytes, clipped */
 size_t st_j_length(struct st_j *j, struct st_jstring *s);                                 /* in characters */
 size_t st_j_offset(struct st_j *j, struct st_jstring *s, size_t character);               /* byte where it begins */
-bool st_j_is(const struct st_jvalue *v, const char *text);                                /* a flat string equal to text */
+bool st_j_is(const struct st_jvalue *v, const char *text); /* a flat string equal to text */
 bool st_j_space(uint32_t cp);
 /* The part of s without characters of set (NULL: white space) at its ends. side: -1 left, 1 right, 0 both. */
 struct st_jvalue st_j_strip(struct st_j *j, struct st_jstring *s, struct st_jstring *set, int side);
@@ -190,9 +190,9 @@ void st_j_sort(struct st_j *j, const struct st_jvalue *keys, size_t *order, size
 bool st_j_in(struct st_j *j, struct st_jvalue item, struct st_jvalue container);
 struct st_jvalue st_j_iterate(struct st_j *j, struct st_jvalue v); /* a list: the value itself or its elements */
 const char *st_j_type(const struct st_jvalue *v);                  /* "str", for messages */
-bool st_j_number(const struct st_jvalue *v, double *real);          /* int, float or bool */
-bool st_j_integer(const struct st_jvalue *v, int64_t *number);      /* int or bool */
-void st_j_format_real(double f, char out[40]);                      /* as Python's repr */
+bool st_j_number(const struct st_jvalue *v, double *real);         /* int, float or bool */
+bool st_j_integer(const struct st_jvalue *v, int64_t *number);     /* int or bool */
+void st_j_format_real(double f, char out[40]);                     /* as Python's repr */
 struct st_jvalue st_j_item(struct st_j *j, struct st_jvalue v, struct st_jvalue key);
 struct st_jvalue st_j_slice(struct st_j *j, struct st_jvalue v, const struct st_jvalue part[3]);
 struct st_jvalue st_j_binary(struct st_j *j, int op, struct st_jvalue a, struct st_jvalue b);
@@ -222,7 +222,8 @@ struct st_jvalue st_j_format(struct st_j *j, struct st_jstring *form, const stru
 /* Case mappings: 'u'pper, 'l'ower, 'c'apitalize, 't'itle (str.title), 'T' (the filter title). */
 struct st_jvalue st_j_case(struct st_j *j, struct st_jstring *s, char how);
 struct st_jvalue st_j_split_lines(struct st_j *j, struct st_jstring *s, bool keep_ends);
-struct st_jvalue st_j_replace(struct st_j *j, struct st_jstring *s, struct st_jstring *from, struct st_jstring *to, int64_t most);
+struct st_jvalue st_j_replace(struct st_j *j, struct st_jstring *s, struct st_jstring *from, struct st_jstring *to,
+                              int64_t most);
 
 /* Puts arguments into out[n] by position and name; names[i] of required ones begin with '!'. what: for messages. */
 bool st_j_bind(struct st_j *j, const char *what, const struct st_jargs *args, const char *const *names, size_t n,

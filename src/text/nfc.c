@@ -1,5 +1,5 @@
-/* NFC with utf8proc's tables. The ordering of combining marks is our own: utf8proc's is quadratic in the length of a run of
- * marks, and texts come from anywhere. */
+/* NFC with utf8proc's tables. The ordering of combining marks is our own: utf8proc's is quadratic in the length of a
+ * run of marks, and texts come from anywhere. */
 #include "text/nfc.h"
 
 #include <stdlib.h>

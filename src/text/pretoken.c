@@ -1,5 +1,5 @@
-/* The pre-tokenizers' regular expressions (facts of the published tokenizers: spec/qwen4exp.md 6.1 for qwen35 and qwen2;
- * the tokenizer.json of GPT-2, Llama 3 and SmolLM2; llama.cpp's "default") and their execution with PCRE2.
+/* The pre-tokenizers' regular expressions (facts of the published tokenizers: spec/qwen4exp.md 6.1 for qwen35 and
+ * qwen2; the tokenizer.json of GPT-2, Llama 3 and SmolLM2; llama.cpp's "default") and their execution with PCRE2.
  *
  * White space is spelled out as Unicode's White_Space property, because PCRE2's \s differs from it (U+180E). */
 #include "text/pretoken.h"
@@ -22,11 +22,18 @@ static const struct form {
     bool normalises, whole_pieces;
     const char *steps[MAX_STEPS]; /* each cuts the pieces that the one before left */
 } forms[] = {
-    {"qwen35", true, false,
-     {"(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
-    {"qwen2", true, false,
+    {"qwen35",
+     true,
+     false,
+     {"(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS
+      "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
+    {"qwen2",
+     true,
+     false,
      {"(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" SPACES}},
-    {"llama-bpe", false, true,
+    {"llama-bpe",
+     false,
+     true,
      {"(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" SPACES}},
     {"gpt2", false, false, {GPT2}},
     {"smollm", false, false, {"\\p{N}", GPT2}},
@@ -64,8 +71,8 @@ enum strata_result st_pretoken_create(const char *name, struct st_pretoken **out
             char why[120] = "";
             pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
             st_pretoken_free(p);
-            return st_fail(err, STRATA_E_INTERNAL, "pre-tokenizer %s, expression %d, offset %zu: %s", form->name, p->count,
-                           (size_t)at, why);
+            return st_fail(err, STRATA_E_INTERNAL, "pre-tokenizer %s, expression %d, offset %zu: %s", form->name,
+                           p->count, (size_t)at, why);
         }
         /* Without a JIT for this processor the matcher interprets: slower, same result. */
         pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);

@@ -1,4 +1,5 @@
-/* Stop texts by one Knuth-Morris-Pratt automaton per string, so that a byte costs a bounded amount whatever came before. */
+/* Stop texts by one Knuth-Morris-Pratt automaton per string, so that a byte costs a bounded amount whatever came
+ * before. */
 #include "text/stop.h"
 
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static enum strata_result prepare(struct pattern *p, const char *text, struct st
     return STRATA_OK;
 }
 
-enum strata_result st_stop_create(const char *const *texts, size_t count, struct st_stop **out, struct strata_error *err)
+enum strata_result st_stop_create(const char *const *texts, size_t count, struct st_stop **out,
+                                  struct strata_error *err)
 {
     *out = NULL;
     struct st_stop *s = calloc(1, sizeof *s);

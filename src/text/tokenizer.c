@@ -75,8 +75,8 @@ static void make_alphabet(int16_t byte_of[0x144])
     }
 }
 
-/* Decodes a text in the byte-level alphabet to out (at least size bytes); returns the length, or size_t max if a character
- * is outside the alphabet. text is valid UTF-8. */
+/* Decodes a text in the byte-level alphabet to out (at least size bytes); returns the length, or size_t max if a
+ * character is outside the alphabet. text is valid UTF-8. */
 static size_t from_alphabet(const int16_t *byte_of, struct st_bytes text, char *out)
 {
     const unsigned char *s = (const unsigned char *)text.data;
@@ -100,7 +100,7 @@ static enum strata_result load_tokens(struct st_tokenizer *t, const struct st_vo
             return st_fail(err, STRATA_E_FORMAT, "tokenizer: the tokens' sizes overflow");
     t->bytes = total <= SIZE_MAX ? malloc((size_t)total) : NULL;
     t->starts = malloc((v->count + 1) * sizeof *t->starts);
-    t->types = malloc(v->count);
+    t->types = malloc(v->count + 1);
     if (!t->bytes || !t->starts || !t->types)
         return st_fail(err, STRATA_E_MEMORY, "tokenizer: no memory for %zu tokens", v->count);
     uint64_t at = 0;
@@ -112,8 +112,8 @@ static enum strata_result load_tokens(struct st_tokenizer *t, const struct st_vo
         if (st_utf8_invalid(text.data, text.size) != text.size)
             return st_fail(err, STRATA_E_FORMAT, "tokenizer: token %zu is not valid UTF-8", i);
         if (is_literal((uint8_t)type) && text.size > MAX_SPECIAL_BYTES)
-            return st_fail(err, STRATA_E_FORMAT, "tokenizer: special token %zu has %zu bytes, more than %d", i, text.size,
-                           MAX_SPECIAL_BYTES);
+            return st_fail(err, STRATA_E_FORMAT, "tokenizer: special token %zu has %zu bytes, more than %d", i,
+                           text.size, MAX_SPECIAL_BYTES);
         t->starts[i] = at;
         t->types[i] = (uint8_t)type;
         size_t n = type == ST_TOKEN_NORMAL ? from_alphabet(byte_of, text, t->bytes + at) : SIZE_MAX;
@@ -129,7 +129,8 @@ static enum strata_result load_tokens(struct st_tokenizer *t, const struct st_vo
     return STRATA_OK;
 }
 
-/* Searches the table for a token with these bytes whose type is normal, or is another one (literal). Returns the slot. */
+/* Searches the table for a token with these bytes whose type is normal, or is another one (literal). Returns the slot.
+ */
 static size_t find_slot(const struct st_tokenizer *t, struct st_bytes text, bool normal)
 {
     size_t slot = (size_t)XXH3_64bits(text.data, text.size) & t->by_text_mask;
@@ -216,8 +217,9 @@ static enum strata_result load_merges(struct st_tokenizer *t, const struct st_vo
         }
         if (n == SIZE_MAX || right_size == SIZE_MAX) {
             char shown[80];
-            r = st_fail(err, STRATA_E_FORMAT, "tokenizer: merge %zu (\"%s\") is not two byte-level texts with a space between",
-                        i, st_printable(shown, sizeof shown, m.data, m.size));
+            r = st_fail(err, STRATA_E_FORMAT,
+                        "tokenizer: merge %zu (\"%s\") is not two byte-level texts with a space between", i,
+                        st_printable(shown, sizeof shown, m.data, m.size));
             break;
         }
         int32_t left = find_text_token(t, (struct st_bytes){both, n});
@@ -227,7 +229,9 @@ static enum strata_result load_merges(struct st_tokenizer *t, const struct st_vo
             char shown[80];
             r = st_fail(err, STRATA_E_FORMAT, "tokenizer: merge %zu (\"%s\"): %s is not a token", i,
                         st_printable(shown, sizeof shown, m.data, m.size),
-                        left == NONE ? "its left part" : right == NONE ? "its right part" : "its result");
+                        left == NONE    ? "its left part"
+                        : right == NONE ? "its right part"
+                                        : "its result");
             break;
         }
         uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
@@ -292,7 +296,8 @@ static void add_stop(struct st_tokenizer *t, int32_t id)
 static void collect_stops(struct st_tokenizer *t)
 {
     /* Ends of turn and of text in the vocabularies of the families that are served. */
-    static const char *const names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "</s>"};
+    static const char *const names[] = {"<|im_end|>",      "<|endoftext|>", "<|eot_id|>",
+                                        "<|end_of_text|>", "<|eom_id|>",    "</s>"};
     add_stop(t, t->eos);
     add_stop(t, t->eot);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -321,7 +326,8 @@ static enum strata_result check_vocab(const struct st_vocab *v, struct strata_er
     return STRATA_OK;
 }
 
-enum strata_result st_tokenizer_create(const struct st_vocab *vocab, struct st_tokenizer **out, struct strata_error *err)
+enum strata_result st_tokenizer_create(const struct st_vocab *vocab, struct st_tokenizer **out,
+                                       struct strata_error *err)
 {
     *out = NULL;
     enum strata_result r = check_vocab(vocab, err);
@@ -508,6 +514,8 @@ static enum strata_result queue_pair(struct encoder *e, uint32_t at)
 static enum strata_result encode_piece(struct encoder *e, const char *text, size_t size)
 {
     const struct st_tokenizer *t = e->t;
+    if (size == 0)
+        return STRATA_OK;
     if (st_pretoken_whole_pieces(t->pre)) {
         int32_t whole = find_text_token(t, (struct st_bytes){text, size});
         if (whole != NONE)
@@ -576,8 +584,8 @@ static enum strata_result encode_plain(struct encoder *e, const char *text, size
     return r;
 }
 
-/* The longest special token at the beginning of text, -1 if there is none. Narrows the range of sorted tokens that agree
- * with the text byte by byte. */
+/* The longest special token at the beginning of text, -1 if there is none. Narrows the range of sorted tokens that
+ * agree with the text byte by byte. */
 static int32_t special_at(const struct st_tokenizer *t, const char *text, size_t size)
 {
     unsigned char first = (unsigned char)text[0];

@@ -1,9 +1,9 @@
 /* Byte-level BPE tokenizer, built from plain arrays so that it does not depend on a file format.
  *
- * Rules (spec/qwen4exp.md 6.1): special tokens are matched literally, longest first, where the caller allows it; the text
- * between them is normalised (NFC, for the pre-tokenizers that ask for it), cut into pieces by the pre-tokenizer's regular
- * expressions, and each piece is merged by rank, lowest first. A tokenizer is read-only after st_tokenizer_create and may
- * be used from any thread; decoders belong to one thread. */
+ * Rules (spec/qwen4exp.md 6.1): special tokens are matched literally, longest first, where the caller allows it; the
+ * text between them is normalised (NFC, for the pre-tokenizers that ask for it), cut into pieces by the pre-tokenizer's
+ * regular expressions, and each piece is merged by rank, lowest first. A tokenizer is read-only after
+ * st_tokenizer_create and may be used from any thread; decoders belong to one thread. */
 #ifndef ST_TEXT_TOKENIZER_H
 #define ST_TEXT_TOKENIZER_H
 
@@ -28,13 +28,14 @@ struct st_vocab {
     size_t count;
     const struct st_bytes *merges; /* "left right", best rank first */
     size_t merge_count;
-    const char *pre;               /* qwen35, qwen2, gpt2, llama-bpe, smollm or default */
-    int32_t bos, eos, eot, pad;    /* ids, -1 where the file has none */
-    bool add_bos;                  /* encoding a prompt starts with bos */
+    const char *pre;            /* qwen35, qwen2, gpt2, llama-bpe, smollm or default */
+    int32_t bos, eos, eot, pad; /* ids, -1 where the file has none */
+    bool add_bos;               /* encoding a prompt starts with bos */
 };
 
 /* STRATA_E_FORMAT names the token, merge or id that is wrong; STRATA_E_UNSUPPORTED an unknown pre-tokenizer. */
-enum strata_result st_tokenizer_create(const struct st_vocab *vocab, struct st_tokenizer **out, struct strata_error *err);
+enum strata_result st_tokenizer_create(const struct st_vocab *vocab, struct st_tokenizer **out,
+                                       struct strata_error *err);
 void st_tokenizer_free(struct st_tokenizer *t);
 
 size_t st_tokenizer_count(const struct st_tokenizer *t);
@@ -67,9 +68,9 @@ struct st_span {
     size_t from, to;
 };
 
-/* Appends the ids of a text. Special tokens are recognised where they lie entirely inside one of the spans (ascending, not
- * overlapping); all other text is encoded as if it had been written in one go. No bos is added. On failure ids has its
- * old count. Invalid UTF-8 is STRATA_E_FORMAT and names the byte position. */
+/* Appends the ids of a text. Special tokens are recognised where they lie entirely inside one of the spans (ascending,
+ * not overlapping); all other text is encoded as if it had been written in one go. No bos is added. On failure ids has
+ * its old count. Invalid UTF-8 is STRATA_E_FORMAT and names the byte position. */
 enum strata_result st_tokenizer_encode_spans(const struct st_tokenizer *t, const char *text, size_t size,
                                              const struct st_span *spans, size_t span_count, struct st_ids *ids,
                                              struct strata_error *err);
@@ -77,8 +78,8 @@ enum strata_result st_tokenizer_encode_spans(const struct st_tokenizer *t, const
 enum strata_result st_tokenizer_encode(const struct st_tokenizer *t, const char *text, size_t size, bool special,
                                        struct st_ids *ids, struct strata_error *err);
 
-/* Streaming decoder: token by token to text of complete characters. Bytes that can never become a character are shown as
- * U+FFFD (one for each maximal invalid part). */
+/* Streaming decoder: token by token to text of complete characters. Bytes that can never become a character are shown
+ * as U+FFFD (one for each maximal invalid part). */
 struct st_decoder {
     const struct st_tokenizer *tokenizer;
     bool special;

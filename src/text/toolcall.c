@@ -1,5 +1,5 @@
-/* Incremental reading of a model's output. The buffer holds what cannot be decided yet; each state takes what it can from
- * its beginning and says whether the next state should go on or more text is needed. */
+/* Incremental reading of a model's output. The buffer holds what cannot be decided yet; each state takes what it can
+ * from its beginning and says whether the next state should go on or more text is needed. */
 #define _GNU_SOURCE /* memmem */
 #include "text/toolcall.h"
 
@@ -42,7 +42,8 @@ static const json_t *definition(const json_t *tools, const char *name, size_t si
     {
         const json_t *inner = json_object_get(tool, "function"), *of = json_is_object(inner) ? inner : tool;
         const json_t *known = json_object_get(of, "name");
-        if (json_is_string(known) && json_string_length(known) == size && memcmp(json_string_value(known), name, size) == 0)
+        if (json_is_string(known) && json_string_length(known) == size &&
+            memcmp(json_string_value(known), name, size) == 0)
             return of;
     }
     return NULL;
@@ -81,8 +82,8 @@ static int named_kind(const json_t *name)
     static const struct {
         const char *name;
         int kind;
-    } kinds[] = {{"string", STRING},    {"number", NUMBER | INTEGER}, {"integer", INTEGER}, {"boolean", BOOLEAN},
-                 {"null", NOTHING}, {"object", OBJECT},           {"array", ARRAY}};
+    } kinds[] = {{"string", STRING}, {"number", NUMBER | INTEGER}, {"integer", INTEGER}, {"boolean", BOOLEAN},
+                 {"null", NOTHING},  {"object", OBJECT},           {"array", ARRAY}};
     for (size_t i = 0; json_is_string(name) && i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(json_string_value(name), kinds[i].name) == 0)
             return kinds[i].kind;
@@ -97,14 +98,11 @@ static int allowed(const json_t *schema, int level)
     int kinds = named_kind(type);
     size_t i;
     json_t *item;
-    json_array_foreach((json_t *)type, i, item)
-        kinds |= named_kind(item);
+    json_array_foreach((json_t *)type, i, item) kinds |= named_kind(item);
     if (!kinds)
-        json_array_foreach((json_t *)choices, i, item)
-            kinds |= kind_of(item);
+        json_array_foreach((json_t *)choices, i, item) kinds |= kind_of(item);
     for (int k = 0; !kinds && level < 4 && k < 2; k++)
-        json_array_foreach(json_object_get(schema, either[k]), i, item)
-            kinds |= allowed(item, level + 1);
+        json_array_foreach(json_object_get(schema, either[k]), i, item) kinds |= allowed(item, level + 1);
     return kinds;
 }
 
@@ -192,9 +190,9 @@ static size_t find(struct st_output *o, const char *tag)
 
 /* ---- states: each returns true if another step may be possible ---- */
 
-static const char think[] = "<think>", think_end[] = "</think>", call_tag[] = "<tool_call>", call_end[] = "</tool_call>",
-                  function_tag[] = "<function=", function_end[] = "</function>", parameter_tag[] = "<parameter=",
-                  parameter_end[] = "</parameter>";
+static const char think[] = "<think>", think_end[] = "</think>", call_tag[] = "<tool_call>",
+                  call_end[] = "</tool_call>", function_tag[] = "<function=", function_end[] = "</function>",
+                  parameter_tag[] = "<parameter=", parameter_end[] = "</parameter>";
 
 static bool step_reasoning(struct st_output *o, bool final)
 {
@@ -429,7 +427,8 @@ static bool cut_off(struct st_output *o)
 static bool step_function(struct st_output *o, bool final)
 {
     take(o, skip_blanks(o, 0));
-    enum match parameter = tag_at(o, 0, parameter_tag), end = tag_at(o, 0, function_end), outer = tag_at(o, 0, call_end);
+    enum match parameter = tag_at(o, 0, parameter_tag), end = tag_at(o, 0, function_end),
+               outer = tag_at(o, 0, call_end);
     if (parameter == YES) {
         size_t from = strlen(parameter_tag), to = name_end(o, from);
         if (to == 0)
@@ -457,7 +456,8 @@ static bool step_function(struct st_output *o, bool final)
 /* A parameter's value as JSON, by the type its schema gives. */
 static void emit_argument(struct st_output *o, const char *value, size_t size)
 {
-    if (st_utf8_invalid(value, size) != size || st_utf8_invalid(o->parameter, strlen(o->parameter)) != strlen(o->parameter)) {
+    if (st_utf8_invalid(value, size) != size ||
+        st_utf8_invalid(o->parameter, strlen(o->parameter)) != strlen(o->parameter)) {
         o->failed = st_fail(o->err, STRATA_E_FORMAT, "an argument of the call of %s is not valid UTF-8", o->name);
         return;
     }
@@ -484,7 +484,8 @@ static void emit_argument(struct st_output *o, const char *value, size_t size)
         json_decref(v);
     }
     json_t *key = json_string(o->parameter), *text = verbatim ? json_stringn(value, size) : NULL;
-    char *key_dump = key ? json_dumps(key, JSON_ENCODE_ANY) : NULL, *text_dump = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+    char *key_dump = key ? json_dumps(key, JSON_ENCODE_ANY) : NULL,
+         *text_dump = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
     if (!key_dump || (verbatim && !text_dump)) {
         fail_memory(o);
     } else {
@@ -533,7 +534,8 @@ static bool step_after(struct st_output *o, bool final)
     size_t at = skip_blanks(o, 0);
     if (at == o->size && !final)
         return false;
-    enum match end = at < o->size ? tag_at(o, at, call_end) : NO, more = at < o->size ? tag_at(o, at, function_tag) : NO;
+    enum match end = at < o->size ? tag_at(o, at, call_end) : NO,
+               more = at < o->size ? tag_at(o, at, function_tag) : NO;
     if (!final && (end == MAYBE || more == MAYBE))
         return false;
     if (end == YES)
@@ -565,7 +567,8 @@ static void run(struct st_output *o, bool final)
 
 /* ---- the object ---- */
 
-enum strata_result st_output_create(const struct st_output_options *options, struct st_output **out, struct strata_error *err)
+enum strata_result st_output_create(const struct st_output_options *options, struct st_output **out,
+                                    struct strata_error *err)
 {
     struct st_output *o = calloc(1, sizeof *o);
     char *store = malloc(FIRST_ROOM);

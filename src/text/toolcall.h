@@ -1,5 +1,5 @@
-/* What a model wrote, taken apart while it is being written: reasoning, content and tool calls (spec/qwen4exp.md 6.4). A tag
- * never appears in the text that comes out, not even a part of one; what only looked like a tag does.
+/* What a model wrote, taken apart while it is being written: reasoning, content and tool calls (spec/qwen4exp.md 6.4).
+ * A tag never appears in the text that comes out, not even a part of one; what only looked like a tag does.
  *
  * Tool calls are read in two forms, each alone or several in a row:
  *   <tool_call> <function=NAME> { <parameter=ARG> newline VALUE newline </parameter> } </function> </tool_call>
@@ -44,8 +44,8 @@ struct st_output_options {
 enum strata_result st_output_create(const struct st_output_options *options, struct st_output **out,
                                     struct strata_error *err);
 void st_output_free(struct st_output *o);
-/* The next piece of text. However a text is cut into pieces, the same comes out of it. STRATA_E_FORMAT: an argument is not
- * valid UTF-8; STRATA_E_LIMIT: a call is longer than 64 MiB. */
+/* The next piece of text. However a text is cut into pieces, the same comes out of it. STRATA_E_FORMAT: an argument is
+ * not valid UTF-8; STRATA_E_LIMIT: a call is longer than 64 MiB. */
 enum strata_result st_output_push(struct st_output *o, const char *text, size_t size, struct strata_error *err);
 /* The model has ended: what was held back comes out. */
 enum strata_result st_output_finish(struct st_output *o, struct strata_error *err);

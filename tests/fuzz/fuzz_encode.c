@@ -33,8 +33,16 @@ static struct st_tokenizer *make(const char *pre)
         tokens[BYTES + MERGED + i] = (struct st_bytes){special[i], strlen(special[i])};
         types[BYTES + MERGED + i] = ST_TOKEN_CONTROL;
     }
-    struct st_vocab v = {.tokens = tokens, .types = types, .count = COUNT, .merges = pairs, .merge_count = MERGED, .pre = pre,
-                         .bos = -1, .eos = -1, .eot = -1, .pad = -1};
+    struct st_vocab v = {.tokens = tokens,
+                         .types = types,
+                         .count = COUNT,
+                         .merges = pairs,
+                         .merge_count = MERGED,
+                         .pre = pre,
+                         .bos = -1,
+                         .eos = -1,
+                         .eot = -1,
+                         .pad = -1};
     struct st_tokenizer *t;
     struct strata_error err;
     if (st_tokenizer_create(&v, &t, &err)) {

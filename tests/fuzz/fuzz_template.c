@@ -8,10 +8,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char usual[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"S \xC3\xA9\"},{\"role\":\"user\",\"content\":[{\"type\":"
-                            "\"text\",\"text\":\"U\"}]},{\"role\":\"assistant\",\"content\":\"A\",\"tool_calls\":[{\"function\":{"
-                            "\"name\":\"f\",\"arguments\":{\"x\":1.5,\"y\":null}}}]}],\"tools\":[{\"name\":\"f\"}],\"s\":\"a,b c\","
-                            "\"n\":5,\"l\":[3,1,2]}";
+static const char usual[] =
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"S \xC3\xA9\"},{\"role\":\"user\",\"content\":[{\"type\":"
+    "\"text\",\"text\":\"U\"}]},{\"role\":\"assistant\",\"content\":\"A\",\"tool_calls\":[{\"function\":{"
+    "\"name\":\"f\",\"arguments\":{\"x\":1.5,\"y\":null}}}]}],\"tools\":[{\"name\":\"f\"}],\"s\":\"a,b c\","
+    "\"n\":5,\"l\":[3,1,2]}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -26,9 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct st_jinja_variable variables[8];
     if (!end || st_json_parse((const char *)end + 1, size - n - 1, "fuzz", &object, &err))
         object = json_loads(usual, 0, NULL);
-    json_object_foreach(object, name, value)
-        if (count < 8)
-            variables[count++] = (struct st_jinja_variable){.name = name, .json = value};
+    json_object_foreach(object, name, value) if (count < 8) variables[count++] =
+        (struct st_jinja_variable){.name = name, .json = value};
     const struct st_jinja_limits limits = {.memory = 8 << 20, .steps = 200000};
     struct st_rendered out = {0};
     if (!st_jinja_render(program, variables, count, &limits, 0, &out, &err)) {

@@ -60,16 +60,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct strata_error err;
     char name[] = "fuzz";
-    struct st_hf hf = {.dir = name, .config_path = name, .generation_config_path = name, .tokenizer_path = name,
+    struct st_hf hf = {.dir = name,
+                       .config_path = name,
+                       .generation_config_path = name,
+                       .tokenizer_path = name,
                        .tokenizer_config_path = name};
     struct st_hf_tokenizer read;
     if (st_json_parse((const char *)data, size, name, &hf.tokenizer, &err))
         return 0;
     hf.config = json_object();
     if (!st_hf_read_tokenizer(&hf, 700, &read, &err)) {
-        struct st_vocab v = {.tokens = read.tokens, .types = read.types, .count = read.count, .merges = read.merges,
-                             .merge_count = read.merge_count, .pre = read.pre, .bos = (int32_t)read.bos,
-                             .eos = (int32_t)read.eos, .eot = -1, .pad = (int32_t)read.pad, .add_bos = read.add_bos};
+        struct st_vocab v = {.tokens = read.tokens,
+                             .types = read.types,
+                             .count = read.count,
+                             .merges = read.merges,
+                             .merge_count = read.merge_count,
+                             .pre = read.pre,
+                             .bos = (int32_t)read.bos,
+                             .eos = (int32_t)read.eos,
+                             .eot = -1,
+                             .pad = (int32_t)read.pad,
+                             .add_bos = read.add_bos};
         struct st_tokenizer *t;
         if (!st_tokenizer_create(&v, &t, &err)) {
             use(t);

@@ -1,5 +1,5 @@
-/* A model's output: the first byte says how it is cut, the rest is the text. Any cutting gives the same, and everything that
- * is not a call comes out. */
+/* A model's output: the first byte says how it is cut, the rest is the text. Any cutting gives the same, and everything
+ * that is not a call comes out. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,10 +61,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
         return 0;
-    json_t *tools = data[0] & 1 ? json_loads("[{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},\"i\":{"
-                                             "\"type\":\"integer\"}}}}]",
-                                             0, NULL)
-                                : NULL;
+    json_t *tools =
+        data[0] & 1 ? json_loads("[{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},\"i\":{"
+                                 "\"type\":\"integer\"}}}}]",
+                                 0, NULL)
+                    : NULL;
     const char *text = (const char *)data + 1;
     bool thinking = data[0] & 2;
     struct log whole = read_all(text, size - 1, size - 1, thinking, tools);

@@ -11,15 +11,16 @@
 static const time_t now = 1700000000; /* as in jinja_expect.py */
 
 /* Renders with the members of an object as variables. Returns the result; *out is empty on failure. */
-static enum strata_result render(const char *text, size_t size, const json_t *variables, const struct st_jinja_limits *limits,
-                                 struct st_rendered *out, struct strata_error *err)
+static enum strata_result render(const char *text, size_t size, const json_t *variables,
+                                 const struct st_jinja_limits *limits, struct st_rendered *out,
+                                 struct strata_error *err)
 {
     struct st_jinja_variable list[16];
     size_t n = 0;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)variables, key, value)
-        list[n++] = (struct st_jinja_variable){.name = key, .json = value};
+    json_object_foreach((json_t *)variables, key, value) list[n++] =
+        (struct st_jinja_variable){.name = key, .json = value};
     struct st_jinja *program;
     *out = (struct st_rendered){0};
     enum strata_result r = st_jinja_compile(text, size, &program, err);
@@ -39,7 +40,8 @@ static void templates_render_as_jinja_does(void **state)
     json_t *expected = fixture_json("jinja_expected.json");
     int wrong = 0;
     for (char *at = cases; at && strncmp(at, "=== ", 4) == 0;) {
-        char *name = at + 4, *vars = strchr(name, '\n') + 1, *text = strchr(vars, '\n') + 1, *end = strstr(text, "\n=== ");
+        char *name = at + 4, *vars = strchr(name, '\n') + 1, *text = strchr(vars, '\n') + 1,
+             *end = strstr(text, "\n=== ");
         if (text[0] == '=' && strncmp(text, "=== ", 4) == 0) /* an empty template */
             end = text - 1;
         size_t n = end ? (size_t)(end > text ? end - text : 0) : (size_t)(cases + size - text);
@@ -60,7 +62,8 @@ static void templates_render_as_jinja_does(void **state)
                                        : r == STRATA_OK && got.size == json_string_length(want) &&
                                              memcmp(got.text, json_string_value(want), got.size) == 0;
         if (!good) {
-            const char *have = r == STRATA_OK ? got.text : err.text, *wish = json_is_null(want) ? "an error" : json_string_value(want);
+            const char *have = r == STRATA_OK ? got.text : err.text,
+                       *wish = json_is_null(want) ? "an error" : json_string_value(want);
             int from = 0;
             while (have[from] && have[from] == wish[from])
                 from++;
@@ -85,8 +88,8 @@ static void expected_texts_are_what_jinja_gives_today(void **state)
     if (system("/usr/bin/python3 -c 'import jinja2' 2>/dev/null") != 0)
         skip();
     char command[9000];
-    snprintf(command, sizeof command, "cd '%s/tests/unit/data' && TZ=UTC /usr/bin/python3 jinja_expect.py jinja_cases.txt",
-             root ? root : ".");
+    snprintf(command, sizeof command,
+             "cd '%s/tests/unit/data' && TZ=UTC /usr/bin/python3 jinja_expect.py jinja_cases.txt", root ? root : ".");
     FILE *f = popen(command, "r");
     assert_non_null(f);
     json_t *live = json_loadf(f, JSON_ALLOW_NUL, NULL);

@@ -11,23 +11,6 @@
 #include "text/tokenizer.h"
 #include "text_fixture.h"
 
-static struct st_tokenizer *demo;
-
-static int open_demo(void **state)
-{
-    (void)state;
-    struct strata_error err;
-    assert_ok(fixture_tokenizer("qwen35", &demo, &err), &err);
-    return 0;
-}
-
-static int close_demo(void **state)
-{
-    (void)state;
-    st_tokenizer_free(demo);
-    return 0;
-}
-
 static void golden_strings_give_the_reference_ids(void **state)
 {
     (void)state;
@@ -138,8 +121,10 @@ static void invalid_utf8_is_refused_with_its_position(void **state)
     static const struct {
         const char *text;
         size_t size, at;
-    } bad[] = {{"ab\xff", 3, 2},           {"\xC3", 1, 0},           {"a\xC0\x80", 3, 1}, {"\xED\xA0\x80", 3, 0},
-               {"\xF4\x90\x80\x80", 4, 0}, {"\xE2\x82\xAC\x80", 4, 3}, {"x\xE2\x82", 3, 1}};
+    } bad[] = {{"ab\xff", 3, 2},           {"\xC3", 1, 0},
+               {"a\xC0\x80", 3, 1},        {"\xED\xA0\x80", 3, 0},
+               {"\xF4\x90\x80\x80", 4, 0}, {"\xE2\x82\xAC\x80", 4, 3},
+               {"x\xE2\x82", 3, 1}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char want[40];
         snprintf(want, sizeof want, "at byte %zu", bad[i].at);
@@ -177,7 +162,8 @@ static void questions_about_tokens_are_answered(void **state)
     assert_int_equal(st_tokenizer_find(demo, "no such token", 13), -1);
     assert_int_equal(st_tokenizer_find(demo, "", 0), -1);
     assert_true(st_tokenizer_is_stop(demo, 8181) && st_tokenizer_is_stop(demo, 8179));
-    assert_false(st_tokenizer_is_stop(demo, 8180) || st_tokenizer_is_stop(demo, 8187) || st_tokenizer_is_stop(demo, -1));
+    assert_false(st_tokenizer_is_stop(demo, 8180) || st_tokenizer_is_stop(demo, 8187) ||
+                 st_tokenizer_is_stop(demo, -1));
     assert_int_equal(st_tokenizer_type(demo, 8179), ST_TOKEN_CONTROL);
     assert_int_equal(st_tokenizer_type(demo, 1 << 20), ST_TOKEN_UNUSED);
     assert_int_equal(st_tokenizer_bos(demo), -1);
@@ -227,8 +213,15 @@ static void heap_merges_like_the_definition(void **state)
         merge_views[i] = (struct st_bytes){merges[i], strlen(merges[i])};
         json_object_set_new(ranks, merges[i], json_integer((json_int_t)i));
     }
-    struct st_vocab v = {.tokens = token_views, .count = 12, .merges = merge_views, .merge_count = 9, .pre = "gpt2",
-                         .bos = -1, .eos = -1, .eot = -1, .pad = -1};
+    struct st_vocab v = {.tokens = token_views,
+                         .count = 12,
+                         .merges = merge_views,
+                         .merge_count = 9,
+                         .pre = "gpt2",
+                         .bos = -1,
+                         .eos = -1,
+                         .eot = -1,
+                         .pad = -1};
     struct st_tokenizer *t;
     assert_ok(st_tokenizer_create(&v, &t, &err), &err);
     uint32_t seed = 1;
@@ -264,7 +257,8 @@ static void check_cuts(const char *pre, const char *text, const char *want)
     char got[400] = "";
     size_t used = 0, from = 0;
     for (size_t i = 0; i < cuts.count; i++) {
-        used += (size_t)snprintf(got + used, sizeof got - used, "%s%.*s", i ? "|" : "", (int)(cuts.ends[i] - from), text + from);
+        used += (size_t)snprintf(got + used, sizeof got - used, "%s%.*s", i ? "|" : "", (int)(cuts.ends[i] - from),
+                                 text + from);
         from = cuts.ends[i];
     }
     if (strcmp(got, want) != 0)
@@ -300,7 +294,9 @@ static void long_words_and_blanks_are_encoded_in_one_piece(void **state)
     for (int kind = 0; kind < 3; kind++) {
         struct st_ids ids = {0};
         for (size_t i = 0; i < n; i++)
-            text[i] = kind == 0 ? "abcdefghijklmnopqrstuvwxyz"[(i * i / 7 + i / 3) % 26] : kind == 1 ? ' ' : "\n \t"[i % 3];
+            text[i] = kind == 0   ? "abcdefghijklmnopqrstuvwxyz"[(i * i / 7 + i / 3) % 26]
+                      : kind == 1 ? ' '
+                                  : "\n \t"[i % 3];
         assert_ok(st_tokenizer_encode(demo, text, n, true, &ids, &err), &err);
         size_t bytes = 0;
         for (size_t i = 0; i < ids.count; i++) {
@@ -323,11 +319,11 @@ static void normalisation_orders_and_composes(void **state)
     } cases[] = {
         {"plain \xC3\xA9", NULL},
         {"e\xCC\x81", "\xC3\xA9"},
-        {"a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"},              /* acute, dot below: the dot comes first */
-        {"\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"},   /* Hangul */
-        {"\xE2\x84\xAB", "\xC3\x85"},                               /* angstrom sign */
-        {"\xEF\xAC\x81", "\xEF\xAC\x81"},                           /* ligature: no compatibility mapping */
-        {"\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC"},               /* excluded from composition */
+        {"a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"},            /* acute, dot below: the dot comes first */
+        {"\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"}, /* Hangul */
+        {"\xE2\x84\xAB", "\xC3\x85"},                             /* angstrom sign */
+        {"\xEF\xAC\x81", "\xEF\xAC\x81"},                         /* ligature: no compatibility mapping */
+        {"\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC"},             /* excluded from composition */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *out;
@@ -374,8 +370,8 @@ static void broken_vocabularies_are_refused_and_named(void **state)
     const struct st_vocab ok = {tokens, types, 4, good, 1, "qwen35", -1, -1, -1, -1, false};
     struct broken cases[15];
     size_t n = 0;
-#define CASE(field, value, code_, text)                                                                                    \
-    cases[n] = (struct broken){ok, text, code_};                                                                           \
+#define CASE(field, value, code_, text)                                                                                \
+    cases[n] = (struct broken){ok, text, code_};                                                                       \
     cases[n++].v.field = value
     CASE(count, 0, STRATA_E_FORMAT, "0 tokens");
     CASE(types, odd_types, STRATA_E_FORMAT, "token 2 has type 6");
@@ -412,7 +408,8 @@ static void broken_vocabularies_are_refused_and_named(void **state)
 static void special_tokens_match_the_longest(void **state)
 {
     (void)state;
-    static const struct st_bytes tokens[] = {{"<", 1}, {"<a", 2}, {"<a>", 3}, {"<ab>", 4}, {"x", 1}, {"a", 1}, {"\xC3\xA9", 2}};
+    static const struct st_bytes tokens[] = {{"<", 1}, {"<a", 2}, {"<a>", 3},     {"<ab>", 4},
+                                             {"x", 1}, {"a", 1},  {"\xC3\xA9", 2}};
     static const int32_t types[] = {1, 3, 4, 3, 1, 1, 4};
     struct st_vocab v = {tokens, types, 7, NULL, 0, "llama-bpe", -1, -1, -1, -1, false};
     struct strata_error err;

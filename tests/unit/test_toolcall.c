@@ -10,7 +10,8 @@
 static const char tool_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{"
     "\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":\"object\"},"
-    "\"n\":{\"type\":[\"string\",\"null\"]},\"e\":{\"enum\":[\"1\",\"2\"]},\"a\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":"
+    "\"n\":{\"type\":[\"string\",\"null\"]},\"e\":{\"enum\":[\"1\",\"2\"]},\"a\":{\"anyOf\":[{\"type\":\"integer\"},{"
+    "\"type\":"
     "\"string\"}]}}}}},{\"name\":\"g\",\"input_schema\":{\"properties\":{\"x\":{\"type\":\"string\"}}}}]";
 
 struct log {
@@ -109,44 +110,50 @@ static void content_passes_what_is_no_call(void **state)
 static void calls_are_read_with_their_types(void **state)
 {
     (void)state;
-    check("Text.\n\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=i>\n34\n</parameter>\n</function>\n"
+    check("Text.\n\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=i>\n34\n</parameter>\n</"
+          "function>\n"
           "</tool_call>\n",
           false, tool_text, "C[Text.]F0(f){\"s\": \"12\", \"i\": 34}E0");
     check("<tool_call><function=f></function></tool_call>", false, tool_text, "F0(f){}E0");
     check("<tool_call><function=f><parameter=s>a\n<b>\n\"q\"</parameter></function></tool_call>after", false, tool_text,
           "F0(f){\"s\": \"a\\n<b>\\n\\\"q\\\"\"}E0C[after]");
-    check("<function=f>\n<parameter=b>\nTrue\n</parameter>\n<parameter=o>\n{\"k\": [1, 2.50]}\n</parameter>\n</function>", false,
-          tool_text, "F0(f){\"b\": true, \"o\": {\"k\": [1, 2.50]}}E0");
-    check("<function=f>\n<parameter=n>\nnull\n</parameter>\n<parameter=e>\n1\n</parameter>\n<parameter=a>\n1\n</parameter>\n"
-          "<parameter=i>\nnot a number\n</parameter>\n<parameter=unknown>\n[1]\n</parameter>\n</function>\n</tool_call>",
-          false, tool_text, "F0(f){\"n\": null, \"e\": \"1\", \"a\": 1, \"i\": \"not a number\", \"unknown\": [1]}E0");
+    check(
+        "<function=f>\n<parameter=b>\nTrue\n</parameter>\n<parameter=o>\n{\"k\": [1, 2.50]}\n</parameter>\n</function>",
+        false, tool_text, "F0(f){\"b\": true, \"o\": {\"k\": [1, 2.50]}}E0");
+    check(
+        "<function=f>\n<parameter=n>\nnull\n</parameter>\n<parameter=e>\n1\n</parameter>\n<parameter=a>\n1\n</"
+        "parameter>\n"
+        "<parameter=i>\nnot a number\n</parameter>\n<parameter=unknown>\n[1]\n</parameter>\n</function>\n</tool_call>",
+        false, tool_text, "F0(f){\"n\": null, \"e\": \"1\", \"a\": 1, \"i\": \"not a number\", \"unknown\": [1]}E0");
     check("<function=g>\n<parameter=x>\n7\n</parameter>\n</function>", false, tool_text, "F0(g){\"x\": \"7\"}E0");
     check("<function=other>\n<parameter=x>\n7\n</parameter>\n</function>", false, tool_text, "F0(other){\"x\": 7}E0");
     check("<function=f><parameter=s>\n\n\n</parameter><parameter=n></parameter></function>", false, tool_text,
           "F0(f){\"s\": \"\\n\", \"n\": \"\"}E0");
-    check("think</think>\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>", true, tool_text, "R[think]F0(f){}E0");
+    check("think</think>\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>", true, tool_text,
+          "R[think]F0(f){}E0");
 }
 
 static void several_calls_are_numbered(void **state)
 {
     (void)state;
-    check("<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>", false,
-          tool_text, "F0(f){}E0F1(g){}E1");
-    check("<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n<function=f></function></tool_call>end", false,
-          tool_text, "F0(f){}E0F1(g){}E1F2(f){}E2C[end]");
+    check("<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+          false, tool_text, "F0(f){}E0F1(g){}E1");
+    check("<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n<function=f></function></tool_call>end",
+          false, tool_text, "F0(f){}E0F1(g){}E1F2(f){}E2C[end]");
     check("hi\n<function=f>\n</function>\n<function=g>\n</function>", false, tool_text, "C[hi]F0(f){}E0F1(g){}E1");
-    check("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>", false, tool_text,
-          "F0(f){}E0F1(g){}E1");
-    check("<tool_call><function=f></function></tool_call>\n\nThen <b>\n<tool_call><function=g></function></tool_call>", false,
-          tool_text, "F0(f){}E0C[Then <b>]F1(g){}E1");
+    check("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>", false,
+          tool_text, "F0(f){}E0F1(g){}E1");
+    check("<tool_call><function=f></function></tool_call>\n\nThen <b>\n<tool_call><function=g></function></tool_call>",
+          false, tool_text, "F0(f){}E0C[Then <b>]F1(g){}E1");
 }
 
 static void json_calls_are_read(void **state)
 {
     (void)state;
-    check("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"}</tool_call>\\\"\", \"l\": [{}]}}\n</tool_call>x", false, tool_text,
-          "F0(f){\"s\": \"}</tool_call>\\\"\", \"l\": [{}]}E0C[x]");
-    check("<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>", false, tool_text, "F0(f){\"a\":1}E0");
+    check("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"}</tool_call>\\\"\", \"l\": [{}]}}\n</tool_call>x",
+          false, tool_text, "F0(f){\"s\": \"}</tool_call>\\\"\", \"l\": [{}]}E0C[x]");
+    check("<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>", false, tool_text,
+          "F0(f){\"a\":1}E0");
     check("<tool_call>{\"name\":\"f\",\"arguments\":\"no\"}</tool_call>", false, tool_text,
           "C[<tool_call>{\"name\":\"f\",\"arguments\":\"no\"}</tool_call>]");
     check("<tool_call>{\"name\":\"f\",\"parameters\":{\"x\":1}}", false, tool_text, "F0(f){\"x\": 1}E0");
@@ -175,14 +182,35 @@ static void tools_are_found_in_all_api_forms(void **state)
     json_decref(tools);
 }
 
-/* Random texts of tags and their pieces: any cutting gives the same, and content and reasoning of the whole lose nothing but
- * blanks and the tags of calls that were read. */
+/* Random texts of tags and their pieces: any cutting gives the same, and content and reasoning of the whole lose
+ * nothing but blanks and the tags of calls that were read. */
 static void any_cutting_gives_the_same(void **state)
 {
     (void)state;
-    static const char *const pieces[] = {"<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=s>", "<parameter=i>",
-                                         "</parameter>", "\n", "\n\n", " ", "x", "12", "<", "</", "<think>", "</think>", "<tool_",
-                                         "{\"name\":\"f\",\"arguments\":{\"a\":\"}\"}}", "{", "}", "\"", "<function=", "=f>", "\xC3\xA9"};
+    static const char *const pieces[] = {"<tool_call>",
+                                         "</tool_call>",
+                                         "<function=f>",
+                                         "</function>",
+                                         "<parameter=s>",
+                                         "<parameter=i>",
+                                         "</parameter>",
+                                         "\n",
+                                         "\n\n",
+                                         " ",
+                                         "x",
+                                         "12",
+                                         "<",
+                                         "</",
+                                         "<think>",
+                                         "</think>",
+                                         "<tool_",
+                                         "{\"name\":\"f\",\"arguments\":{\"a\":\"}\"}}",
+                                         "{",
+                                         "}",
+                                         "\"",
+                                         "<function=",
+                                         "=f>",
+                                         "\xC3\xA9"};
     json_t *tools = json_loads(tool_text, 0, NULL);
     uint32_t seed = 12345;
     for (int round = 0; round < 4000; round++) {
@@ -201,19 +229,22 @@ static void any_cutting_gives_the_same(void **state)
         for (size_t step = 1; step < 8; step++) {
             read_in_steps(text, used, thinking, tools, step, &parts);
             if (strcmp(whole.text, parts.text) != 0)
-                fail_msg("\"%.*s\" in steps of %zu:\n%s\ninstead of\n%s", (int)used, text, step, parts.text, whole.text);
+                fail_msg("\"%.*s\" in steps of %zu:\n%s\ninstead of\n%s", (int)used, text, step, parts.text,
+                         whole.text);
         }
     }
     json_decref(tools);
 }
 
-/* Everything that has come out at any time is final: no event ever shows the beginning of a tag that is then taken back. */
+/* Everything that has come out at any time is final: no event ever shows the beginning of a tag that is then taken
+ * back. */
 static void no_part_of_a_tag_comes_out(void **state)
 {
     (void)state;
     struct strata_error err;
     json_t *tools = json_loads(tool_text, 0, NULL);
-    const char text[] = "r\n</think>\n\nhello\n\n<tool_call>\n<function=f>\n<parameter=s>\nv\n</parameter>\n</function>\n</tool_call>";
+    const char text[] =
+        "r\n</think>\n\nhello\n\n<tool_call>\n<function=f>\n<parameter=s>\nv\n</parameter>\n</function>\n</tool_call>";
     struct log l = {0};
     struct st_output *o;
     struct st_output_options options = {true, tools, note, &l};

@@ -1,5 +1,5 @@
-/* The demo model's tokenizer for tests: tests/unit/data/demo_tokenizer.json.zst, a Hugging Face tokenizer.json reduced to
- * the vocabulary, the merges and the added tokens. */
+/* The demo model's tokenizer for tests: tests/unit/data/demo_tokenizer.json.zst, a Hugging Face tokenizer.json reduced
+ * to the vocabulary, the merges and the added tokens. */
 #ifndef ST_TESTS_TEXT_FIXTURE_H
 #define ST_TESTS_TEXT_FIXTURE_H
 
@@ -37,7 +37,7 @@ static inline json_t *fixture_json(const char *name)
     return json;
 }
 
-/* Calls make with the fixture as a vocabulary with the given pre-tokenizer; returns what it returns. */
+/* A tokenizer of the fixture's vocabulary with the given pre-tokenizer. */
 static inline enum strata_result fixture_tokenizer(const char *pre, struct st_tokenizer **out, struct strata_error *err)
 {
     size_t packed_size;
@@ -70,16 +70,42 @@ static inline enum strata_result fixture_tokenizer(const char *pre, struct st_to
         tokens[id] = (struct st_bytes){content, strlen(content)};
         types[id] = json_is_true(json_object_get(entry, "special")) ? ST_TOKEN_CONTROL : ST_TOKEN_USER_DEFINED;
     }
-    json_array_foreach(merges, i, entry)
-        pairs[i] = (struct st_bytes){json_string_value(entry), json_string_length(entry)};
-    struct st_vocab v = {.tokens = tokens, .types = types, .count = count, .merges = pairs,
-                         .merge_count = json_array_size(merges), .pre = pre, .bos = -1, .eos = 8181, .eot = -1, .pad = 8179};
+    json_array_foreach(merges, i, entry) pairs[i] =
+        (struct st_bytes){json_string_value(entry), json_string_length(entry)};
+    struct st_vocab v = {.tokens = tokens,
+                         .types = types,
+                         .count = count,
+                         .merges = pairs,
+                         .merge_count = json_array_size(merges),
+                         .pre = pre,
+                         .bos = -1,
+                         .eos = 8181,
+                         .eot = -1,
+                         .pad = 8179};
     enum strata_result r = st_tokenizer_create(&v, out, err);
     free(tokens);
     free(types);
     free(pairs);
     json_decref(root);
     return r;
+}
+
+/* Set-up and tear-down of a group of tests that share the tokenizer of the demo model. */
+static struct st_tokenizer *demo;
+
+static inline int open_demo(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    assert_ok(fixture_tokenizer("qwen35", &demo, &err), &err);
+    return 0;
+}
+
+static inline int close_demo(void **state)
+{
+    (void)state;
+    st_tokenizer_free(demo);
+    return 0;
 }
 
 #endif
