@@ -18,22 +18,38 @@ static inline const char *unpacked(char path[PATH_SIZE], const char *archive, co
     return path;
 }
 
-/* A new empty folder below the build; false when the system refuses. */
-static inline bool work_folder(char dir[PATH_SIZE])
+/* The folder of this test program, which setup makes. */
+static char work[PATH_SIZE];
+
+/* "<work>/<name>" for short names; valid until eight more have been asked for. */
+static inline const char *work_path(const char *name)
 {
-    unpacked(dir, "", "work.XXXXXX");
-    return mkdtemp(dir) != NULL;
+    static char paths[8][PATH_SIZE + 64];
+    static int next;
+    char *p = paths[next++ % 8];
+    snprintf(p, sizeof paths[0], "%s/%.60s", work, name);
+    return p;
 }
 
-/* Removes the folder and the files in it. */
-static inline void remove_work_folder(const char *dir)
+/* Setup of a group: a new empty folder below the build. */
+static inline int make_work(void **state)
 {
-    DIR *d = opendir(dir);
+    (void)state;
+    unpacked(work, "", "work.XXXXXX");
+    return mkdtemp(work) ? 0 : -1;
+}
+
+/* Teardown of a group: removes the folder and the files in it. */
+static inline int remove_work(void **state)
+{
+    (void)state;
+    DIR *d = opendir(work);
     for (struct dirent *e; d && (e = readdir(d));)
         unlinkat(dirfd(d), e->d_name, 0);
     if (d)
         closedir(d);
-    rmdir(dir);
+    rmdir(work);
+    return 0;
 }
 
 #endif

@@ -9,7 +9,7 @@
 #include "format/quant.h"
 #include "make_model.h"
 
-static char work[PATH_SIZE], path[PATH_SIZE + 32];
+static char path[PATH_SIZE + 64];
 
 static struct make_model *small(void)
 {
@@ -401,18 +401,9 @@ static void keys_of_the_wrong_kind_are_named(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
-    if (!work_folder(work))
-        return -1;
-    snprintf(path, sizeof path, "%s/model.gguf", work);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    remove_work_folder(work);
-    return 0;
+    int failed = make_work(state);
+    snprintf(path, sizeof path, "%s", work_path("model.gguf"));
+    return failed;
 }
 
 int main(void)
@@ -431,5 +422,5 @@ int main(void)
         cmocka_unit_test(arrays_of_wrong_length_are_named),
         cmocka_unit_test(keys_of_the_wrong_kind_are_named),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, remove_work);
 }

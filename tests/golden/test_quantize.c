@@ -11,16 +11,7 @@
 #include "model/convert.h"
 #include "model/quantize.h"
 
-static char work[PATH_SIZE], trunk[PATH_SIZE + 32];
-
-static const char *out_path(const char *name)
-{
-    static char paths[4][PATH_SIZE + 64];
-    static int next;
-    char *p = paths[next++ % 4];
-    snprintf(p, sizeof paths[0], "%s/%s", work, name);
-    return p;
-}
+static const char *trunk;
 
 static struct st_gguf *open_file(const char *path)
 {
@@ -60,8 +51,8 @@ static void rules_win_and_vectors_routers_and_convolutions_stay(void **state)
     static const struct st_quantize_rule rules[] = {{"blk\\.0\\.attn_qkv", ST_TYPE_F16},
                                                     {"attn_(qkv|gate)", ST_TYPE_Q4_0},
                                                     {"^blk\\.1\\.ffn_gate_inp\\.", ST_TYPE_BF16}};
-    quantize(trunk, out_path("a"), ST_TYPE_Q8_0, rules, 3, 2);
-    struct st_gguf *g = open_file(out_path("a")), *source = open_file(trunk);
+    quantize(trunk, work_path("a"), ST_TYPE_Q8_0, rules, 3, 2);
+    struct st_gguf *g = open_file(work_path("a")), *source = open_file(trunk);
     assert_int_equal(type_of(g, "blk.0.attn_qkv.weight"), ST_TYPE_F16);
     assert_int_equal(type_of(g, "blk.1.attn_qkv.weight"), ST_TYPE_Q4_0);
     assert_int_equal(type_of(g, "blk.1.ffn_gate_inp.weight"), ST_TYPE_BF16);
@@ -98,15 +89,15 @@ static void rows_that_cannot_hold_a_type_get_the_next_one_that_fits(void **state
         {ST_TYPE_Q4_K, ST_TYPE_IQ4_NL, ST_TYPE_IQ4_NL, ST_TYPE_BF16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        quantize(trunk, out_path("b"), cases[i].type, NULL, 0, 1);
-        struct st_gguf *g = open_file(out_path("b"));
+        quantize(trunk, work_path("b"), cases[i].type, NULL, 0, 1);
+        struct st_gguf *g = open_file(work_path("b"));
         assert_int_equal(type_of(g, "blk.3.attn_q.weight"), cases[i].by_row_128);
         assert_int_equal(type_of(g, "blk.0.ffn_down_exps.weight"), cases[i].by_row_64);
         assert_int_equal(type_of(g, "blk.0.hc_attn_up.weight"), cases[i].by_row_24);
         st_gguf_close(g);
     }
-    quantize(trunk, out_path("b"), ST_TYPE_IQ3_XXS, NULL, 0, 1);
-    struct st_gguf *g = open_file(out_path("b"));
+    quantize(trunk, work_path("b"), ST_TYPE_IQ3_XXS, NULL, 0, 1);
+    struct st_gguf *g = open_file(work_path("b"));
     assert_int_equal(type_of(g, "output_hc_down.weight"), ST_TYPE_IQ3_XXS); /* rows of 512 */
     st_gguf_close(g);
 }
@@ -114,9 +105,9 @@ static void rows_that_cannot_hold_a_type_get_the_next_one_that_fits(void **state
 static void widening_is_exact_and_rounding_errors_are_measured(void **state)
 {
     (void)state;
-    quantize(trunk, out_path("narrow"), ST_TYPE_Q8_0, NULL, 0, 1);
-    quantize(out_path("narrow"), out_path("wide"), ST_TYPE_F32, NULL, 0, 2);
-    struct st_gguf *source = open_file(trunk), *narrow = open_file(out_path("narrow")), *wide = open_file(out_path("wide"));
+    quantize(trunk, work_path("narrow"), ST_TYPE_Q8_0, NULL, 0, 1);
+    quantize(work_path("narrow"), work_path("wide"), ST_TYPE_F32, NULL, 0, 2);
+    struct st_gguf *source = open_file(trunk), *narrow = open_file(work_path("narrow")), *wide = open_file(work_path("wide"));
     for (size_t i = 0; i < source->n_tensors; i++) {
         const struct st_gguf_tensor *t = &source->tensors[i];
         size_t n = (size_t)st_gguf_elements(t);
@@ -142,10 +133,10 @@ static void the_number_of_threads_does_not_change_a_byte(void **state)
     (void)state;
     struct strata_error err;
     struct st_map a, b;
-    quantize(trunk, out_path("t1"), ST_TYPE_IQ4_NL, NULL, 0, 1);
-    quantize(trunk, out_path("t3"), ST_TYPE_IQ4_NL, NULL, 0, 3);
-    assert_ok(st_map_open(out_path("t1"), &a, &err), &err);
-    assert_ok(st_map_open(out_path("t3"), &b, &err), &err);
+    quantize(trunk, work_path("t1"), ST_TYPE_IQ4_NL, NULL, 0, 1);
+    quantize(trunk, work_path("t3"), ST_TYPE_IQ4_NL, NULL, 0, 3);
+    assert_ok(st_map_open(work_path("t1"), &a, &err), &err);
+    assert_ok(st_map_open(work_path("t3"), &b, &err), &err);
     assert_int_equal(a.size, b.size);
     assert_memory_equal(a.data, b.data, a.size);
     st_map_close(&a);
@@ -157,8 +148,8 @@ static void shards_are_joined_to_one_file(void **state)
     (void)state;
     char path[PATH_SIZE];
     unpacked(path, "spec-tiny-c", "tiny-qwen4exp-quant-00002-of-00002.gguf");
-    quantize(path, out_path("joined"), ST_TYPE_F32, NULL, 0, 2);
-    struct st_gguf *a = open_file(path), *b = open_file(out_path("joined"));
+    quantize(path, work_path("joined"), ST_TYPE_F32, NULL, 0, 2);
+    struct st_gguf *a = open_file(path), *b = open_file(work_path("joined"));
     assert_int_equal(a->n_shards, 2);
     assert_int_equal(b->n_shards, 1);
     assert_int_equal(b->n_tensors, 214);
@@ -187,7 +178,7 @@ static void refusals_name_what_is_wrong_and_leave_no_file(void **state)
     float v[64] = {1, 2, INFINITY};
     assert_ok(st_gguf_writer_create(&w, &err), &err);
     st_gguf_add_tensor(w, "blk.0.bad", ST_TYPE_F32, 2, (const uint64_t[]){32, 2}, fill, v);
-    assert_ok(st_gguf_writer_save(w, out_path("inf"), &err), &err);
+    assert_ok(st_gguf_writer_save(w, work_path("inf"), &err), &err);
     st_gguf_writer_free(w);
     const struct st_quantize_rule broken = {"(", ST_TYPE_Q8_0}, unwritable = {"x", 4};
     const struct {
@@ -195,7 +186,7 @@ static void refusals_name_what_is_wrong_and_leave_no_file(void **state)
         enum strata_result code;
         const char *names;
     } cases[] = {
-        {{.in = out_path("inf"), .type = ST_TYPE_Q8_0, .threads = 1}, STRATA_E_MODEL, "blk.0.bad"},
+        {{.in = work_path("inf"), .type = ST_TYPE_Q8_0, .threads = 1}, STRATA_E_MODEL, "blk.0.bad"},
         {{.in = trunk, .type = ST_TYPE_Q8_0, .threads = 1, .rules = &broken, .n_rules = 1}, STRATA_E_ARGUMENT, "pattern ("},
         {{.in = trunk, .type = ST_TYPE_Q8_0, .threads = 1, .rules = &unwritable, .n_rules = 1}, STRATA_E_ARGUMENT, "type"},
         {{.in = trunk, .type = 5, .threads = 1}, STRATA_E_ARGUMENT, "type"},
@@ -203,32 +194,30 @@ static void refusals_name_what_is_wrong_and_leave_no_file(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct st_quantize_options o = cases[i].o;
-        o.out = out_path("none");
+        o.out = work_path("none");
         enum strata_result r = st_quantize(&o, &err);
         if (r != cases[i].code || !strstr(err.text, cases[i].names))
             fail_msg("case %zu: %s: %s", i, strata_result_name(r), err.text);
-        assert_int_not_equal(access(out_path("none"), F_OK), 0);
+        assert_int_not_equal(access(work_path("none"), F_OK), 0);
     }
 }
 
 static int set_up(void **state)
 {
-    (void)state;
     struct strata_error err;
     struct st_convert_report report;
     char model[PATH_SIZE];
-    if (!work_folder(work))
+    if (make_work(state))
         return -1;
-    snprintf(trunk, sizeof trunk, "%s/trunk.gguf", work);
+    trunk = strdup(work_path("trunk.gguf"));
     struct st_convert_options o = {.dir = unpacked(model, "tiny-model", ""), .out = trunk, .type = ST_CONVERT_F32};
     return st_convert(&o, &report, &err);
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    remove_work_folder(work);
-    return 0;
+    free((char *)trunk);
+    return remove_work(state);
 }
 
 int main(void)

@@ -4,15 +4,13 @@
 
 #include <math.h>
 
-#include "engine/engine.h"
+#include "exact.h"
 #include "fixture.h"
 #include "format/quant.h"
 #include "fp64_model.h"
 #include "make_model.h"
 
 enum { TOKENS = 37, MODELS = 24 };
-
-static char work[PATH_SIZE];
 
 static uint32_t pick(uint64_t *seed, uint32_t n)
 {
@@ -72,24 +70,6 @@ static void random_sizes(struct make_model *m, uint64_t seed)
     }
 }
 
-/* Residuals and logits of all tokens, read in chunks of the given size. */
-static void compute(const struct strata_model *m, bool fp32, uint32_t chunk, int threads, const int32_t *ids, float *residual,
-                    float *logits)
-{
-    struct strata_error err;
-    struct strata_engine *e;
-    struct strata_session *s;
-    struct strata_engine_options o = {
-        .threads = threads, .context = 48, .prefill = chunk, .kv = STRATA_KV_F32, .fp32 = fp32};
-    assert_ok(strata_engine_create(m, &o, &e, &err), &err);
-    assert_ok(strata_session_create(e, &s, &err), &err);
-    struct st_input in = {.ids = ids, .count = TOKENS};
-    struct st_output out = {.residuals = residual, .logits = logits, .all_logits = true};
-    assert_ok(st_session_eval(s, &in, &out, &err), &err);
-    strata_session_free(s);
-    strata_engine_free(e);
-}
-
 static void compare(uint64_t seed, const struct make_model *spec, const float *got, const double *want)
 {
     size_t wide = (size_t)spec->streams * spec->hidden;
@@ -109,9 +89,8 @@ static void check_model(uint64_t seed)
     struct strata_error err;
     struct make_model *spec = malloc(sizeof *spec);
     struct strata_model *m;
-    char path[PATH_SIZE + 32];
     random_sizes(spec, seed);
-    snprintf(path, sizeof path, "%s/model.gguf", work);
+    const char *path = work_path("model.gguf");
     assert_ok(make_write(spec, path, &err), &err);
     assert_ok(strata_model_open(path, &m, &err), &err);
     int32_t ids[TOKENS];
@@ -121,12 +100,12 @@ static void check_model(uint64_t seed)
     double *want = malloc(residuals * sizeof *want);
     float *got = malloc(residuals * sizeof *got), *single = malloc(logits * sizeof *single), *window = malloc(logits * sizeof *window);
     fp64_evaluate(m->gguf, ids, TOKENS, want, NULL);
-    compute(m, true, TOKENS, 1 + (int)seed % 3, ids, got, single);
+    read_tokens(m, true, TOKENS, 1 + (int)seed % 3, ids, TOKENS, got, single);
     compare(seed, spec, got, want);
-    compute(m, true, 5, 1, ids, got, single);
+    read_tokens(m, true, 5, 1, ids, TOKENS, got, single);
     compare(seed, spec, got, want);
-    compute(m, false, 1, 1, ids, got, single);
-    compute(m, false, 7, 2, ids, got, window);
+    read_tokens(m, false, 1, 1, ids, TOKENS, got, single);
+    read_tokens(m, false, 7, 2, ids, TOKENS, got, window);
     assert_memory_equal(single, window, logits * sizeof *single);
     for (size_t i = 0; i < logits; i++)
         assert_true(isfinite(single[i]));
@@ -146,21 +125,8 @@ static void models_of_any_sizes_equal_double_precision(void **state)
         check_model(seed);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return work_folder(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    remove_work_folder(work);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_of_any_sizes_equal_double_precision)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }

@@ -14,7 +14,7 @@ enum { TOKENS = 48, LAYERS = 8, VOCABULARY = 160, USED = 3, BLOCKS = 8, WIDE = 5
 
 static const float tolerance = 2e-4f;
 
-static char dir[PATH_SIZE], work[PATH_SIZE], *golden;
+static char dir[PATH_SIZE], *golden;
 
 /* ---- what the engine computed ---- */
 
@@ -446,9 +446,9 @@ static void d_draft_rows_with_the_norm_per_stream(void **state)
     struct strata_error err;
     struct st_gguf *g;
     struct st_gguf_writer *w;
-    char path[2 * PATH_SIZE], marked[2 * PATH_SIZE];
+    char path[2 * PATH_SIZE];
+    const char *marked = work_path("per-stream.gguf");
     snprintf(path, sizeof path, "%s/%s", dir, draft_file);
-    snprintf(marked, sizeof marked, "%s/per-stream.gguf", work);
     draft(per_stream, path, STRATA_MTP_NORM_PER_STREAM);
     assert_ok(st_gguf_open(path, &g, &err), &err);
     assert_ok(st_gguf_writer_create(&w, &err), &err);
@@ -467,22 +467,19 @@ static void d_draft_rows_with_the_norm_per_stream(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
     struct strata_error err;
     char path[2 * PATH_SIZE];
     size_t size;
     snprintf(path, sizeof path, "%s/golden.txt", dir);
-    if (!work_folder(work) || st_read_file(path, 1 << 20, &golden, &size, &err))
+    if (make_work(state) || st_read_file(path, 1 << 20, &golden, &size, &err))
         return -1;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void)state;
     free(golden);
-    remove_work_folder(work);
-    return 0;
+    return remove_work(state);
 }
 
 int main(int argc, char **argv)

@@ -8,23 +8,12 @@
 #include "golden/fixture.h"
 #include "model/synth.h"
 
-static char work[PATH_SIZE];
-
-static const char *out_path(const char *name)
-{
-    static char paths[4][PATH_SIZE + 64];
-    static int next;
-    char *p = paths[next++ % 4];
-    snprintf(p, sizeof paths[0], "%s/%s", work, name);
-    return p;
-}
-
 static struct st_gguf *make(struct st_synth_options o, const char *name)
 {
     struct strata_error err;
     struct st_synth_report report;
     struct st_gguf *g;
-    o.out = out_path(name);
+    o.out = work_path(name);
     assert_ok(st_synth(&o, &report, &err), &err);
     assert_ok(st_gguf_open(o.out, &g, &err), &err);
     assert_int_equal(report.tensors, g->n_tensors);
@@ -115,23 +104,10 @@ static void shapes_that_make_no_model_are_refused(void **state)
     const struct st_synth_options cases[] = {{.layers = 2000}, {.vocabulary = 100}, {.experts = 100000}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct st_synth_options o = cases[i];
-        o.out = out_path("none");
+        o.out = work_path("none");
         assert_int_equal(st_synth(&o, &report, &err), STRATA_E_ARGUMENT);
         assert_int_not_equal(access(o.out, F_OK), 0);
     }
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    return work_folder(work) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove_work_folder(work);
-    return 0;
 }
 
 int main(void)
@@ -142,5 +118,5 @@ int main(void)
         cmocka_unit_test(every_type_has_finite_values_of_the_wanted_size),
         cmocka_unit_test(shapes_that_make_no_model_are_refused),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }

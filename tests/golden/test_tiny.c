@@ -17,7 +17,7 @@ enum { PROMPTS = sizeof prompts / sizeof *prompts };
 static struct {
     struct st_safetensors *golden;
     struct strata_model *model;
-    char dir[PATH_SIZE], trunk[PATH_SIZE + 32], draft[PATH_SIZE + 32];
+    char *draft;
 } f;
 
 static const struct st_safetensor *golden(const char *fmt, ...)
@@ -351,8 +351,8 @@ static void bf16_matrices_give_the_same_bits_as_f32(void **state)
     (void)state;
     struct strata_error err;
     struct st_convert_report report;
-    char source[PATH_SIZE], path[PATH_SIZE + 32];
-    snprintf(path, sizeof path, "%s/bf16.gguf", f.dir);
+    char source[PATH_SIZE];
+    const char *path = work_path("bf16.gguf");
     struct st_convert_options c = {.dir = unpacked(source, "tiny-model", ""), .out = path, .type = ST_CONVERT_SOURCE};
     assert_ok(st_convert(&c, &report, &err), &err);
     struct strata_model *wide = f.model;
@@ -377,19 +377,19 @@ static void bf16_matrices_give_the_same_bits_as_f32(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
     struct strata_error err = {0};
     struct st_convert_report report;
     char source[PATH_SIZE], values[PATH_SIZE];
-    if (!work_folder(f.dir))
+    if (make_work(state))
         return -1;
-    snprintf(f.trunk, sizeof f.trunk, "%s/trunk.gguf", f.dir);
-    snprintf(f.draft, sizeof f.draft, "%s/draft.gguf", f.dir);
-    struct st_convert_options c = {
-        .dir = unpacked(source, "tiny-model", ""), .out = f.trunk, .mtp_out = f.draft, .type = ST_CONVERT_F32};
+    f.draft = strdup(work_path("draft.gguf"));
+    struct st_convert_options c = {.dir = unpacked(source, "tiny-model", ""),
+                                   .out = work_path("trunk.gguf"),
+                                   .mtp_out = f.draft,
+                                   .type = ST_CONVERT_F32};
     if (st_convert(&c, &report, &err) || st_safetensors_create(&f.golden, &err) ||
         st_safetensors_add(f.golden, unpacked(values, "tiny-model", "golden.safetensors"), &err) ||
-        strata_model_open(f.trunk, &f.model, &err)) {
+        strata_model_open(c.out, &f.model, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return -1;
     }
@@ -398,11 +398,10 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     strata_model_free(f.model);
     st_safetensors_free(f.golden);
-    remove_work_folder(f.dir);
-    return 0;
+    free(f.draft);
+    return remove_work(state);
 }
 
 int main(void)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "engine/engine.h"
+#include "exact.h"
 #include "fixture.h"
 #include "format/safetensors.h"
 #include "fp64_model.h"
@@ -17,8 +17,6 @@ enum {
     WINDOW = 8, /* goes through the delta network step by step */
 };
 
-static char work[PATH_SIZE];
-
 static void the_double_precision_model_equals_the_reference(void **state)
 {
     (void)state;
@@ -27,8 +25,8 @@ static void the_double_precision_model_equals_the_reference(void **state)
     struct st_convert_report report;
     struct st_safetensors *golden;
     struct st_gguf *g;
-    char source[PATH_SIZE], values[PATH_SIZE], path[PATH_SIZE + 32];
-    snprintf(path, sizeof path, "%s/tiny.gguf", work);
+    char source[PATH_SIZE], values[PATH_SIZE];
+    const char *path = work_path("tiny.gguf");
     struct st_convert_options c = {.dir = unpacked(source, "tiny-model", ""), .out = path, .type = ST_CONVERT_F32};
     assert_ok(st_convert(&c, &report, &err), &err);
     assert_ok(st_gguf_open(path, &g, &err), &err);
@@ -68,32 +66,14 @@ static void errors(const float *got, const double *want, size_t wide, double *la
     *typical = sqrt(sum / (double)(TOKENS * wide));
 }
 
-/* Reads all tokens in chunks; residual [2][TOKENS][wide], logits [TOKENS][vocabulary]. */
-static void compute(const struct strata_model *m, bool fp32, uint32_t chunk, const int32_t *ids, float *residual, float *logits)
-{
-    struct strata_error err;
-    struct strata_engine *e;
-    struct strata_session *s;
-    struct strata_engine_options o = {
-        .threads = 2, .context = 64, .prefill = chunk, .kv = STRATA_KV_F32, .fp32 = fp32};
-    assert_ok(strata_engine_create(m, &o, &e, &err), &err);
-    assert_ok(strata_session_create(e, &s, &err), &err);
-    struct st_input in = {.ids = ids, .count = TOKENS};
-    struct st_output out = {.residuals = residual, .logits = logits, .all_logits = true};
-    assert_ok(st_session_eval(s, &in, &out, &err), &err);
-    strata_session_free(s);
-    strata_engine_free(e);
-}
-
 static void residuals_at_real_widths_equal_double_precision(void **state)
 {
     (void)state;
     struct strata_error err;
     struct make_model *spec = malloc(sizeof *spec);
     struct strata_model *m;
-    char path[PATH_SIZE + 32];
     make_wide(spec);
-    snprintf(path, sizeof path, "%s/wide.gguf", work);
+    const char *path = work_path("wide.gguf");
     assert_ok(make_write(spec, path, &err), &err);
     assert_ok(strata_model_open(path, &m, &err), &err);
     int32_t ids[TOKENS];
@@ -105,7 +85,7 @@ static void residuals_at_real_widths_equal_double_precision(void **state)
     fp64_evaluate(m->gguf, ids, TOKENS, want, want_logits);
     for (int form = 0; form < 3; form++) {
         bool fp32 = form < 2;
-        compute(m, fp32, form == 1 ? WINDOW : CHUNK, ids, got, logits);
+        read_tokens(m, fp32, form == 1 ? WINDOW : CHUNK, 2, ids, TOKENS, got, logits);
         for (uint32_t layer = 0; layer < spec->layers; layer++) {
             double largest, typical;
             errors(got + layer * TOKENS * wide, want + layer * TOKENS * wide, wide, &largest, &typical);
@@ -125,24 +105,11 @@ static void residuals_at_real_widths_equal_double_precision(void **state)
     strata_model_free(m);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return work_folder(work) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    remove_work_folder(work);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_double_precision_model_equals_the_reference),
         cmocka_unit_test(residuals_at_real_widths_equal_double_precision),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernel/multiply.h"
+#include "kernel/qsa_scratch.h"
 #include "kernel/table.h"
 
 enum { FIXTURE_ROWS = 256 };
@@ -132,6 +133,84 @@ static inline void run_command(const struct st_command *c, int threads, size_t s
     struct st_team *team = fixture_team(threads, scratch);
     run_on_team("c", c, team);
     st_team_free(team);
+}
+
+/* Attention of one head with two elements, for tests of which positions a row attends to. Keys, values and raw index keys
+ * that earlier rows would have left are zeros. */
+enum { ONE_QUERY_DIM = 2, ONE_QUERY_RATIO = 4 };
+
+struct one_query {
+    struct fixture_rows f;
+    float q[2 * ONE_QUERY_DIM], k[ONE_QUERY_DIM], v[ONE_QUERY_DIM], iq[ONE_QUERY_DIM], ik[ONE_QUERY_DIM], out[ONE_QUERY_DIM];
+    float ring[ST_QSA_RING][ONE_QUERY_DIM];
+    int32_t axis_ring[ST_QSA_RING][3], count;
+    uint32_t *chosen;  /* the count allowed positions; count -1: all */
+    float *pooled;     /* [context / ONE_QUERY_RATIO][ONE_QUERY_DIM]: index keys of the blocks, for the caller to set */
+    uint8_t *cache[2];
+    uint32_t context, budget;
+};
+
+static inline void one_query_new(struct one_query *x, uint32_t context, uint32_t budget)
+{
+    *x = (struct one_query){.context = context, .budget = budget};
+    x->chosen = calloc(budget + ONE_QUERY_RATIO, sizeof *x->chosen);
+    x->pooled = calloc((size_t)context / ONE_QUERY_RATIO * ONE_QUERY_DIM, sizeof *x->pooled);
+    for (int i = 0; i < 2; i++)
+        x->cache[i] = calloc((size_t)context * ONE_QUERY_DIM, sizeof(float));
+}
+
+static inline void one_query_free(struct one_query *x)
+{
+    free(x->chosen);
+    free(x->pooled);
+    free(x->cache[0]);
+    free(x->cache[1]);
+}
+
+/* Runs the row at a position; its index query is (1, 0) after the norm up to a factor, which iq then holds. */
+static inline void one_query_run(struct one_query *x, int32_t position)
+{
+    static const float one[ONE_QUERY_DIM] = {1, 1};
+    static const struct st_rope rope = {.rot = ONE_QUERY_DIM};
+    rows_clear(&x->f);
+    rows_span(&x->f, 0, position, 1);
+    for (int i = 0; i < ONE_QUERY_DIM; i++) {
+        x->q[i] = x->k[i] = x->v[i] = x->ik[i] = 1;
+        x->iq[i] = i == 0;
+    }
+    struct st_command c = {.op = ST_OP_qsa,
+                           .u.qsa = {.rows = &x->f.rows,
+                                     .rope = &rope,
+                                     .q = x->q,
+                                     .k = x->k,
+                                     .v = x->v,
+                                     .iq = x->iq,
+                                     .ik = x->ik,
+                                     .q_norm = one,
+                                     .k_norm = one,
+                                     .iq_norm = one,
+                                     .ik_norm = one,
+                                     .k_cache = x->cache[0],
+                                     .v_cache = x->cache[1],
+                                     .raw_ring = x->ring[0],
+                                     .axis_ring = x->axis_ring[0],
+                                     .pooled = x->pooled,
+                                     .kv_bytes = ONE_QUERY_DIM * sizeof(float),
+                                     .chosen = x->chosen,
+                                     .chosen_count = &x->count,
+                                     .out = x->out,
+                                     .gated = true,
+                                     .kv = ST_KV_F32,
+                                     .heads = 1,
+                                     .kv_heads = 1,
+                                     .head_dim = ONE_QUERY_DIM,
+                                     .index_heads = 1,
+                                     .index_dim = ONE_QUERY_DIM,
+                                     .context = x->context,
+                                     .budget = x->budget,
+                                     .ratio = ONE_QUERY_RATIO,
+                                     .eps = 1e-6f}};
+    run_command(&c, 1, st_qsa_scratch_bytes(&c.u.qsa));
 }
 
 #endif

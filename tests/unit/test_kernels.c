@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernel/qsa_scratch.h"
 #include "kernel_fixture.h"
 
 enum { SLOTS = 3, TOKENS = 29, LANES = 16, WEIGHTS = 16, WINDOW = 8, MAX_THREADS = 3, NGRAM_HEADS = 4 };

@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "kernel/qsa_scratch.h"
 #include "kernel_fixture.h"
 
 /* ---- delta network ---- */
@@ -119,7 +118,7 @@ static void chunks_of_the_delta_network_equal_its_steps(void **state)
 
 /* ---- choice of blocks ---- */
 
-enum { DIM = 2, RATIO = 4, BLOCKS = 700, CONTEXT = RATIO * BLOCKS, BUDGET_MAX = 512 * RATIO };
+enum { RATIO = ONE_QUERY_RATIO, BLOCKS = 700, CONTEXT = RATIO * BLOCKS };
 
 static int by_rank(const void *a, const void *b)
 {
@@ -130,62 +129,22 @@ static int by_rank(const void *a, const void *b)
 /* Chooses among the first blocks pooled keys (x, 0) and checks the list against a full sort. */
 static void check_choice(const float *x, int blocks, int keep, int tail)
 {
-    static float pooled[BLOCKS][DIM], cache[2][CONTEXT][DIM];
-    static uint32_t chosen[BUDGET_MAX + RATIO];
-    const float one[DIM] = {1, 1};
-    float q[2 * DIM] = {1, 1, 0, 0}, k[DIM] = {1, 1}, v[DIM] = {1, 1}, iq[DIM] = {1, 0}, ik[DIM] = {0}, out[DIM];
-    float ring[ST_QSA_RING][DIM] = {{0}};
-    int32_t axis_ring[ST_QSA_RING][3] = {{0}}, count = 0;
-    const struct st_rope rope = {.rot = 2};
-    struct fixture_rows *f = malloc(sizeof *f);
-    rows_clear(f);
-    rows_span(f, 0, blocks * RATIO + tail - 1, 1);
+    struct one_query *q = malloc(sizeof *q);
+    one_query_new(q, CONTEXT, (uint32_t)keep * RATIO);
     for (int b = 0; b < blocks; b++)
-        pooled[b][0] = x[b];
-    struct st_command c = {.op = ST_OP_qsa,
-                           .u.qsa = {.rows = &f->rows,
-                                     .rope = &rope,
-                                     .q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .iq = iq,
-                                     .ik = ik,
-                                     .q_norm = one,
-                                     .k_norm = one,
-                                     .iq_norm = one,
-                                     .ik_norm = one,
-                                     .k_cache = (uint8_t *)cache[0],
-                                     .v_cache = (uint8_t *)cache[1],
-                                     .raw_ring = ring[0],
-                                     .axis_ring = axis_ring[0],
-                                     .pooled = pooled[0],
-                                     .kv_bytes = sizeof cache[0][0],
-                                     .chosen = chosen,
-                                     .chosen_count = &count,
-                                     .out = out,
-                                     .gated = true,
-                                     .kv = ST_KV_F32,
-                                     .heads = 1,
-                                     .kv_heads = 1,
-                                     .head_dim = DIM,
-                                     .index_heads = 1,
-                                     .index_dim = DIM,
-                                     .context = CONTEXT,
-                                     .budget = (uint32_t)keep * RATIO,
-                                     .ratio = RATIO,
-                                     .eps = 1e-6f}};
-    run_command(&c, 1, st_qsa_scratch_bytes(&c.u.qsa));
-    free(f);
+        q->pooled[b * ONE_QUERY_DIM] = x[b];
+    one_query_run(q, blocks * RATIO + tail - 1);
+    const uint32_t *chosen = q->chosen;
     float(*rank)[2] = malloc((size_t)blocks * sizeof *rank);
     for (int b = 0; b < blocks; b++) {
-        rank[b][0] = fmaxf(0, iq[0] * x[b]);
+        rank[b][0] = fmaxf(0, q->iq[0] * x[b]);
         rank[b][1] = (float)b;
     }
     qsort(rank, (size_t)blocks, sizeof *rank, by_rank);
     bool *taken = calloc((size_t)blocks, sizeof *taken);
     for (int i = 0; i < keep; i++)
         taken[(int)rank[i][1]] = true;
-    assert_int_equal(count, keep * RATIO + tail);
+    assert_int_equal(q->count, keep * RATIO + tail);
     int at = 0;
     for (int b = 0; b < blocks; b++)
         for (int i = 0; taken[b] && i < RATIO; i++)
@@ -194,6 +153,8 @@ static void check_choice(const float *x, int blocks, int keep, int tail)
         assert_int_equal(chosen[at++], blocks * RATIO + i);
     free(rank);
     free(taken);
+    one_query_free(q);
+    free(q);
 }
 
 static void chosen_blocks_equal_a_full_sort(void **state)

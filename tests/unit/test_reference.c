@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "format/gguf_write.h"
-#include "kernel/qsa_scratch.h"
 #include "kernel_fixture.h"
 #include "model/qwen4exp.h"
 
@@ -378,46 +377,10 @@ static void ngram_gate_of_small_and_large_scores(void **state)
 static void attended_tokens_by_position(void **state)
 {
     (void)state;
-    enum { CONTEXT = 262144, BUDGET = 2048, RATIO = 4, HEAD = 2 };
-    const float one[HEAD] = {1, 1};
-    float q[2 * HEAD], k[HEAD], v[HEAD], iq[HEAD], ik[HEAD], out[HEAD];
-    struct fixture_rows *f = malloc(sizeof *f);
-    float *caches = calloc(2 * CONTEXT * HEAD + CONTEXT / RATIO * HEAD + ST_QSA_RING * HEAD, sizeof *caches);
-    int32_t axis_ring[ST_QSA_RING][3] = {{0}}, count;
-    uint32_t *chosen = malloc((BUDGET + RATIO) * sizeof *chosen);
-    const struct st_rope rope = {.rot = 2, .freq = {1}};
-    struct st_command c = {.op = ST_OP_qsa,
-                           .u.qsa = {.rows = &f->rows,
-                                     .rope = &rope,
-                                     .q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .iq = iq,
-                                     .ik = ik,
-                                     .q_norm = one,
-                                     .k_norm = one,
-                                     .iq_norm = one,
-                                     .ik_norm = one,
-                                     .k_cache = (uint8_t *)caches,
-                                     .v_cache = (uint8_t *)(caches + CONTEXT * HEAD),
-                                     .raw_ring = caches + 2 * CONTEXT * HEAD,
-                                     .axis_ring = axis_ring[0],
-                                     .pooled = caches + 2 * CONTEXT * HEAD + ST_QSA_RING * HEAD,
-                                     .chosen = chosen,
-                                     .chosen_count = &count,
-                                     .out = out,
-                                     .gated = true,
-                                     .kv = ST_KV_F32,
-                                     .kv_bytes = HEAD * sizeof(float),
-                                     .heads = 1,
-                                     .kv_heads = 1,
-                                     .head_dim = HEAD,
-                                     .index_heads = 1,
-                                     .index_dim = HEAD,
-                                     .context = CONTEXT,
-                                     .budget = BUDGET,
-                                     .ratio = RATIO,
-                                     .eps = 1e-6f}};
+    enum { RATIO = ONE_QUERY_RATIO };
+    struct one_query *x = malloc(sizeof *x);
+    one_query_new(x, 262144, 2048);
+    const uint32_t *chosen = x->chosen;
     int lines = 0, sparse = 0;
     for (const char *p = part("# QSA: position"); *p; p = strchr(p, '\n') + 1, lines++) {
         const char *s = p;
@@ -426,19 +389,15 @@ static void attended_tokens_by_position(void **state)
                  tail = (uint32_t)whole(&s), total = (uint32_t)whole(&s);
         assert_int_equal(visible, pos + 1);
         assert_int_equal(blocks, visible / RATIO);
-        rows_clear(f);
-        rows_span(f, 0, pos, 1);
-        for (int i = 0; i < HEAD; i++)
-            q[i] = q[HEAD + i] = k[i] = v[i] = iq[i] = ik[i] = 1;
-        run_command(&c, 1, st_qsa_scratch_bytes(&c.u.qsa));
+        one_query_run(x, pos);
         bool dense = !strncmp(s, " dense", 6);
-        assert_int_equal(count < 0, dense);
+        assert_int_equal(x->count < 0, dense);
         if (dense) {
             assert_int_equal(total, visible);
             continue;
         }
         sparse++;
-        assert_int_equal(count, total);
+        assert_int_equal(x->count, total);
         for (uint32_t i = 0; i < tail; i++)
             assert_int_equal(chosen[total - tail + i], visible - tail + i);
         assert_int_equal(kept * RATIO + tail, total);
@@ -449,9 +408,8 @@ static void attended_tokens_by_position(void **state)
     }
     assert_int_equal(lines, 12);
     assert_int_equal(sparse, 4);
-    free(f);
-    free(caches);
-    free(chosen);
+    one_query_free(x);
+    free(x);
 }
 
 static int setup(void **state)
