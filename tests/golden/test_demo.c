@@ -1,16 +1,17 @@
 /* Greedy answers of the demo model against those that llama.cpp and an independent program gave for its BF16 weights
- * (tests/golden/data/demo_greedy.json). Usage: test_demo bf16 MODEL: all prompts with FP32 activations, every token.
- * test_demo quantised MODEL: the two prompts that the model knows by heart, every token, with 8-bit activations and as many
- * threads as there are cores, and the right package named for two more. */
+ * (tests/golden/data/demo_greedy.json).
+ *
+ * test_demo: models/demo.gguf, the two prompts that the model knows by heart, every token, with 8-bit activations and as many
+ * threads as there are cores, and the right package named for two more. test_demo large: the BF16 weights, converted here from
+ * $STRATA_FIXTURES/models/demo, with FP32 activations: every token of all prompts. */
 #include "test.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "fixture.h"
+#include "model/convert.h"
 
 static struct {
-    const char *path;
     json_t *prompts;
     struct strata_model *model;
     bool exact;
@@ -124,27 +125,56 @@ static void known_packages_are_named_with_any_number_of_threads(void **state)
     }
 }
 
+/* Opens the model of the mode: the committed file, or the fixture after conversion. */
+static int setup(void **state)
+{
+    struct strata_error err;
+    struct st_convert_report report;
+    char path[PATH_SIZE], folder[PATH_SIZE];
+    const char *source = getenv("STRATA_TEST_SOURCE"), *fixtures = getenv("STRATA_FIXTURES");
+    snprintf(path, sizeof path, "%s/models/demo.gguf", source ? source : ".");
+    if (f.exact) {
+        snprintf(folder, sizeof folder, "%s/models/demo", fixtures ? fixtures : ".");
+        if (make_work(state))
+            return -1;
+        snprintf(path, sizeof path, "%s", work_path("demo.gguf"));
+        struct st_convert_options c = {.dir = folder, .out = path, .type = ST_CONVERT_SOURCE};
+        if (st_convert(&c, &report, &err)) {
+            fprintf(stderr, "%s\n", err.text);
+            return -1;
+        }
+    }
+    if (!strata_model_open(path, &f.model, &err))
+        return 0;
+    fprintf(stderr, "%s\n", err.text);
+    return -1;
+}
+
+static int teardown(void **state)
+{
+    strata_model_free(f.model);
+    return f.exact ? remove_work(state) : 0;
+}
+
 int main(int argc, char **argv)
 {
-    struct strata_error err = {0};
     json_error_t e;
-    char path[1024];
+    char path[PATH_SIZE];
     const char *source = getenv("STRATA_TEST_SOURCE");
     snprintf(path, sizeof path, "%s/tests/golden/data/demo_greedy.json", source ? source : ".");
     json_t *all = json_load_file(path, 0, &e);
-    if (argc != 3 || !all || strata_model_open(argv[2], &f.model, &err)) {
-        fprintf(stderr, "test_demo: %s %s\n", all ? "" : e.text, err.text);
-        return 1;
+    f.exact = argc > 1 && !strcmp(argv[1], "large");
+    if (!all || (argc > 1 && !f.exact)) {
+        fprintf(stderr, "test_demo: %s\n", all ? "usage: test_demo [large]" : e.text);
+        return 2;
     }
-    f.exact = !strcmp(argv[1], "bf16");
     f.prompts = json_object_get(all, "prompts");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_tokenize_to_the_reference_ids),
         cmocka_unit_test(greedy_tokens_equal_the_reference),
         cmocka_unit_test(known_packages_are_named_with_any_number_of_threads),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    strata_model_free(f.model);
+    int failed = cmocka_run_group_tests(tests, setup, teardown);
     json_decref(all);
     return failed;
 }
