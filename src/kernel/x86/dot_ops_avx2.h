@@ -8,11 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "format/quant.h"
+
 #define V_INLINE static inline __attribute__((always_inline))
 #define V_NAME(name) st_x86_avx2_##name
 #define V_LEVEL "avx2"
 
-enum { LANES = 8 };
+enum { LANES = 8, BATCH = 4 };
 #define PREFETCH_HINT _MM_HINT_T0
 typedef __m256i vi;
 typedef __m256 vf;
@@ -145,6 +147,12 @@ V_INLINE vi load_rows1(const uint8_t *p, size_t stride)
                             load_int(p + 3 * stride), load_int(p + 2 * stride), load_int(p + stride), load_int(p));
 }
 
+/* Group i of four activations, for every row. */
+V_INLINE vi four_of(const int8_t *q, int i)
+{
+    return vi_set1(load_int(q + 4 * i));
+}
+
 /* The binary16 at p of each row. */
 V_INLINE vf load_halves(const uint8_t *p, size_t stride)
 {
@@ -228,6 +236,13 @@ V_INLINE vi scale_s8(vi packed, int k)
     return _mm256_srai_epi16(high, 8);
 }
 
+/* Makes the compiler have this value in a register here. Left alone it computes all products first and adds them up
+ * last, which takes more registers than there are. */
+V_INLINE void keep(vi *v)
+{
+    __asm__("" : "+x"(*v));
+}
+
 /* Codes times activations, added in pairs to 16-bit numbers; max: the largest code, 0 for signed codes. */
 V_INLINE vi dot_pairs(vi code, vi x, int max)
 {
@@ -241,41 +256,59 @@ V_INLINE int pairs_together(int count, int max)
     return fit >= count ? count : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-/* sum += scale * sum of codes times activations, over count groups of four elements that share the scale. */
-V_INLINE vi dot_part(vi sum, const vi *code, int count, const int8_t *q, vi scale, int max)
+/* For nx activation rows (up to BATCH): sum += scale * sum of codes times activations, over count groups of four
+ * elements that share the scale. at: the first element in the activation rows. */
+V_INLINE void dot_part(vi *sum, const vi *code, int count, const struct st_act_row *x, int nx, size_t at, vi scale,
+                       int max)
 {
     int together = pairs_together(count, max);
     for (int i = 0; i < count; i += together) {
-        vi pairs = dot_pairs(code[i], vi_set1(load_int(q + 4 * i)), max);
-        for (int j = 1; j < together; j++)
-            pairs = _mm256_add_epi16(pairs, dot_pairs(code[i + j], vi_set1(load_int(q + 4 * (i + j))), max));
-        sum = vi_add(sum, _mm256_madd_epi16(pairs, scale));
+        vi pairs[BATCH];
+        for (int k = 0; k < nx; k++)
+            pairs[k] = dot_pairs(code[i], four_of(x[k].q + at, i), max);
+        for (int j = i + 1; j < i + together; j++)
+            for (int k = 0; k < nx; k++) {
+                pairs[k] = _mm256_add_epi16(pairs[k], dot_pairs(code[j], four_of(x[k].q + at, j), max));
+                keep(&pairs[k]);
+            }
+        for (int k = 0; k < nx; k++) {
+            sum[k] = vi_add(sum[k], _mm256_madd_epi16(pairs[k], scale));
+            if (together > 1 || max == 0)
+                keep(&sum[k]);
+        }
     }
-    return sum;
 }
 
 /* The same without a scale. */
-V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int max)
+V_INLINE void dot_plain(vi *sum, const vi *code, int count, const struct st_act_row *x, int nx, size_t at, int max)
 {
-    return dot_part(sum, code, count, q, _mm256_set1_epi16(1), max);
+    dot_part(sum, code, count, x, nx, at, _mm256_set1_epi16(1), max);
 }
 
-/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the
- * activations' own two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves
- * their shifts. */
-V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
+/* Two-bit codes, 16 in each lane of each packed register: sum = the sum of (code - 1) times activations. Codes 1 and 3
+ * of each byte are taken where they are, four times too large, which saves their shifts. */
+V_INLINE void dot_two_bits(vi *sum, const vi packed[2], const struct st_act_row *x, int nx, size_t at)
 {
-    vi low = _mm256_set1_epi8(3), next = _mm256_set1_epi8(12), once[2], four[2];
+    vi low = _mm256_set1_epi8(3), next = _mm256_set1_epi8(12), once[BATCH], four[BATCH];
     for (int i = 0; i < 2; i++) {
-        vi high = vi_srl(packed[i], 4);
-        once[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], low), vi_set1(load_int(q + 16 * i))),
-                                   _mm256_maddubs_epi16(vi_and(high, low), vi_set1(load_int(q + 16 * i + 8))));
-        four[i] = _mm256_add_epi16(_mm256_maddubs_epi16(vi_and(packed[i], next), vi_set1(load_int(q + 16 * i + 4))),
-                                   _mm256_maddubs_epi16(vi_and(high, next), vi_set1(load_int(q + 16 * i + 12))));
+        vi high = vi_srl(packed[i], 4), c0 = vi_and(packed[i], low), c1 = vi_and(packed[i], next),
+           c2 = vi_and(high, low), c3 = vi_and(high, next);
+        for (int k = 0; k < nx; k++) {
+            const int8_t *q = x[k].q + at + 16 * i;
+            vi one = _mm256_add_epi16(_mm256_maddubs_epi16(c0, four_of(q, 0)), _mm256_maddubs_epi16(c2, four_of(q, 2)));
+            vi other =
+                _mm256_add_epi16(_mm256_maddubs_epi16(c1, four_of(q, 1)), _mm256_maddubs_epi16(c3, four_of(q, 3)));
+            once[k] = i ? _mm256_add_epi16(once[k], one) : one;
+            four[k] = i ? _mm256_add_epi16(four[k], other) : other;
+            keep(&once[k]);
+            keep(&four[k]);
+        }
     }
-    vi pairs =
-        _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(four[0], four[1]), 2), _mm256_add_epi16(once[0], once[1]));
-    return _mm256_madd_epi16(_mm256_sub_epi16(pairs, vi_set1(load_int(sums))), _mm256_set1_epi16(1));
+    for (int k = 0; k < nx; k++) {
+        vi pairs = _mm256_add_epi16(_mm256_srai_epi16(four[k], 2), once[k]);
+        pairs = _mm256_sub_epi16(pairs, vi_set1(load_int(x[k].sums + at / 16)));
+        sum[k] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    }
 }
 
 /* sum += low half of pair * sums[0] + high half * sums[1]. */

@@ -9,11 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "format/quant.h"
+
 #define V_INLINE static inline __attribute__((always_inline))
 #define V_NAME(name) st_x86_avx512_##name
 #define V_LEVEL "avx512"
 
-enum { LANES = 16 };
+enum { LANES = 16, BATCH = 2 };
 #define PREFETCH_HINT _MM_HINT_T0
 typedef __m512i vi;
 typedef __m512 vf;
@@ -134,6 +136,12 @@ V_INLINE vi load_rows1(const uint8_t *p, size_t stride)
                               _mm256_set_m128i(part[3], part[2]), 1);
 }
 
+/* Group i of four activations, for every row. */
+V_INLINE vi four_of(const int8_t *q, int i)
+{
+    return vi_set1(load_int(q + 4 * i));
+}
+
 /* The binary16 at p of each row. */
 V_INLINE vf load_halves(const uint8_t *p, size_t stride)
 {
@@ -177,19 +185,26 @@ V_INLINE vi scale_s8(vi packed, int k)
     return _mm512_srai_epi32(vi_sll(packed, 24 - 8 * k), 24);
 }
 
-/* sum += sum of codes times activations over count groups of four elements. */
-V_INLINE vi dot_plain(vi sum, const vi *code, int count, const int8_t *q, int max)
+/* For nx activation rows (up to BATCH): sum += sum of codes times activations, over count groups of four elements. at:
+ * the first element in the activation rows. */
+V_INLINE void dot_plain(vi *sum, const vi *code, int count, const struct st_act_row *x, int nx, size_t at, int max)
 {
     (void)max;
     for (int i = 0; i < count; i++)
-        sum = _mm512_dpbusd_epi32(sum, code[i], vi_set1(load_int(q + 4 * i)));
-    return sum;
+        for (int k = 0; k < nx; k++)
+            sum[k] = _mm512_dpbusd_epi32(sum[k], code[i], four_of(x[k].q + at, i));
 }
 
 /* The same with a scale that all of them share. */
-V_INLINE vi dot_part(vi sum, const vi *code, int count, const int8_t *q, vi scale, int max)
+V_INLINE void dot_part(vi *sum, const vi *code, int count, const struct st_act_row *x, int nx, size_t at, vi scale,
+                       int max)
 {
-    return vi_add(sum, _mm512_mullo_epi32(dot_plain(_mm512_setzero_si512(), code, count, q, max), scale));
+    vi part[BATCH];
+    for (int k = 0; k < nx; k++)
+        part[k] = _mm512_setzero_si512();
+    dot_plain(part, code, count, x, nx, at, max);
+    for (int k = 0; k < nx; k++)
+        sum[k] = vi_add(sum[k], _mm512_mullo_epi32(part[k], scale));
 }
 
 /* sum += low half of pair * sums[0] + high half * sums[1]. */
@@ -198,21 +213,28 @@ V_INLINE vi dot_sums(vi sum, vi pair, const int16_t *sums)
     return _mm512_dpwssd_epi32(sum, pair, vi_set1(load_int(sums)));
 }
 
-/* Two-bit codes, 16 in each lane of each packed register: the sum of (code - 1) times activations, given the
- * activations' own two sums. Codes 1 and 3 of each byte are taken where they are, four times too large, which saves
- * their shifts. */
-V_INLINE vi dot_two_bits(const vi packed[2], const int8_t *q, const int16_t *sums)
+/* Two-bit codes, 16 in each lane of each packed register: sum = the sum of (code - 1) times activations. Codes 1 and 3
+ * of each byte are taken where they are, four times too large, which saves their shifts. */
+V_INLINE void dot_two_bits(vi *sum, const vi packed[2], const struct st_act_row *x, int nx, size_t at)
 {
-    vi low = _mm512_set1_epi8(3), next = _mm512_set1_epi8(12);
-    vi once = dot_sums(_mm512_setzero_si512(), _mm512_set1_epi16(-1), sums), four = _mm512_setzero_si512();
-    for (int i = 0; i < 2; i++) {
-        vi high = vi_srl(packed[i], 4);
-        once = _mm512_dpbusd_epi32(once, vi_and(packed[i], low), vi_set1(load_int(q + 16 * i)));
-        four = _mm512_dpbusd_epi32(four, vi_and(packed[i], next), vi_set1(load_int(q + 16 * i + 4)));
-        once = _mm512_dpbusd_epi32(once, vi_and(high, low), vi_set1(load_int(q + 16 * i + 8)));
-        four = _mm512_dpbusd_epi32(four, vi_and(high, next), vi_set1(load_int(q + 16 * i + 12)));
+    vi low = _mm512_set1_epi8(3), next = _mm512_set1_epi8(12), four[BATCH];
+    for (int k = 0; k < nx; k++) {
+        sum[k] = dot_sums(_mm512_setzero_si512(), _mm512_set1_epi16(-1), x[k].sums + at / 16);
+        four[k] = _mm512_setzero_si512();
     }
-    return vi_add(once, _mm512_srai_epi32(four, 2));
+    for (int i = 0; i < 2; i++) {
+        vi high = vi_srl(packed[i], 4), c0 = vi_and(packed[i], low), c1 = vi_and(packed[i], next),
+           c2 = vi_and(high, low), c3 = vi_and(high, next);
+        for (int k = 0; k < nx; k++) {
+            const int8_t *q = x[k].q + at + 16 * i;
+            sum[k] = _mm512_dpbusd_epi32(sum[k], c0, four_of(q, 0));
+            four[k] = _mm512_dpbusd_epi32(four[k], c1, four_of(q, 1));
+            sum[k] = _mm512_dpbusd_epi32(sum[k], c2, four_of(q, 2));
+            four[k] = _mm512_dpbusd_epi32(four[k], c3, four_of(q, 3));
+        }
+    }
+    for (int k = 0; k < nx; k++)
+        sum[k] = vi_add(sum[k], _mm512_srai_epi32(four[k], 2));
 }
 
 #endif
