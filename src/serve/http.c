@@ -2,9 +2,12 @@
  *
  * evhttp 2.1 tells nobody about a connection before its first request is complete, and has no limit on their number. The
  * bufferevent of every connection is therefore made here and a reference to it is kept: evhttp removes all callbacks from
- * a bufferevent when it frees the connection, and the next sweep then forgets it. */
+ * a bufferevent when it frees the connection, and the next sweep then forgets it. Until then the number of the closed
+ * descriptor may be in use again, so no event of the old bufferevent may be pending: evhttp deletes them when a connection
+ * fails, and on_output sees to it when an answer is complete. */
 #include "serve/http.h"
 
+#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
@@ -16,6 +19,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+
+enum { EARLY_LIMIT = 1 << 20 };
 
 enum connection_state { WAITING, ANSWERING, FLUSHING };
 
@@ -73,6 +78,30 @@ static void cut(struct st_connection *c)
     c->cut = true;
 }
 
+/* evhttp reads while it writes, to learn of a close, and frees a connection right after the last byte has left. */
+static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct st_connection *c = arg;
+    if (info->n_deleted && evbuffer_get_length(buffer) == 0)
+        bufferevent_disable(c->bev, EV_READ);
+}
+
+/* What a client sends while it is being answered is kept for later, but not without limit. */
+static void on_input(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct st_connection *c = arg;
+    if (info->n_added && c->state != WAITING && evbuffer_get_length(buffer) > EARLY_LIMIT)
+        cut(c);
+}
+
+static void forget(struct st_connection *c)
+{
+    evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
+    evbuffer_remove_cb(bufferevent_get_input(c->bev), on_input, c);
+    bufferevent_decref(c->bev);
+    free(c);
+}
+
 static void sweep(struct st_http *http)
 {
     time_t now = monotonic_seconds();
@@ -80,8 +109,7 @@ static void sweep(struct st_http *http)
         struct st_connection *c = *at;
         if (freed_by_evhttp(c)) {
             *at = c->next;
-            bufferevent_decref(c->bev);
-            free(c);
+            forget(c);
             http->count--;
             continue;
         }
@@ -134,6 +162,12 @@ static struct bufferevent *new_connection(struct event_base *base, void *arg)
     if (!c || !bev) {
         if (bev)
             bufferevent_free(bev);
+        free(c);
+        return NULL;
+    }
+    if (!evbuffer_add_cb(bufferevent_get_output(bev), on_output, c) ||
+        !evbuffer_add_cb(bufferevent_get_input(bev), on_input, c)) {
+        bufferevent_free(bev);
         free(c);
         return NULL;
     }
@@ -195,7 +229,7 @@ static void connection_closed(struct evhttp_connection *evcon, void *arg)
         evhttp_request_free(request);
 }
 
-/* The client closed while its answer was being computed; evhttp itself does not read then. */
+/* The client closed while its answer was being computed; evhttp itself may not read then. */
 static void drop(struct st_exchange *x)
 {
     struct evhttp_connection *evcon = evhttp_request_get_connection(x->request);
@@ -207,10 +241,27 @@ static void drop(struct st_exchange *x)
     evhttp_connection_free(evcon);
 }
 
+static void client_closed(evutil_socket_t fd, short what, void *arg);
+
+static void watch(struct st_exchange *x, short what)
+{
+    x->closed_event = event_new(x->http->base, bufferevent_getfd(x->connection->bev), what, client_closed, x);
+    if (x->closed_event)
+        event_add(x->closed_event, NULL);
+}
+
+/* A close, a reset (which the system reports as readable) or the next request, which has to wait. */
 static void client_closed(evutil_socket_t fd, short what, void *arg)
 {
-    (void)fd, (void)what;
-    drop(arg);
+    struct st_exchange *x = arg;
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (what & EV_CLOSED || got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+        drop(x);
+        return;
+    }
+    event_free(x->closed_event);
+    watch(x, EV_CLOSED);
 }
 
 static void answer_complete(struct evhttp_request *request, void *arg)
@@ -273,10 +324,7 @@ static void on_request(struct evhttp_request *request, void *arg)
     /* Only an exchange that was not answered at once waits for its client to go. */
     if (c->exchange != x)
         return;
-    struct event *closed = event_new(http->base, bufferevent_getfd(c->bev), EV_CLOSED, client_closed, x);
-    x->closed_event = closed;
-    if (closed)
-        event_add(closed, NULL);
+    watch(x, EV_READ | EV_CLOSED);
 }
 
 const char *st_exchange_header(const struct st_exchange *x, const char *name)
@@ -410,8 +458,7 @@ void st_http_free(struct st_http *http)
         evhttp_free(http->evhttp);
     for (struct st_connection *c = http->connections, *next; c; c = next) {
         next = c->next;
-        bufferevent_decref(c->bev);
-        free(c);
+        forget(c);
     }
     if (http->sweep_event)
         event_free(http->sweep_event);

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 
+struct event;
 struct event_base;
 struct evhttp_request;
 
@@ -37,7 +38,7 @@ struct st_exchange {
     bool streaming;
     void (*gone)(struct st_exchange *x, void *user); /* the client is gone and x is no longer valid after this */
     void *user;
-    void *closed_event;
+    struct event *closed_event; /* waits for the client to close */
 };
 
 typedef void st_http_handler(void *user, struct st_exchange *x);

@@ -146,9 +146,10 @@ static json_t *active_json(const struct st_job *job, double now)
 {
     static const char *const stages[] = {"preparing", "waiting", "reading", "generating"};
     double since = job->first_token > 0 ? now - job->first_token : 0;
+    size_t count = job->stage == ST_STAGE_PREPARING ? 0 : job->count; /* until then it is the other thread's */
     return json_pack("{s:I, s:s, s:s, s:b, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "id", (json_int_t)job->number, "route",
                      job->route, "stage", stages[job->stage], "stream", job->streaming, "seconds", now - job->arrived,
-                     "prompt_tokens", (json_int_t)job->count, "prompt_done", (json_int_t)job->prompt_done, "reused_tokens",
+                     "prompt_tokens", (json_int_t)count, "prompt_done", (json_int_t)job->prompt_done, "reused_tokens",
                      (json_int_t)job->reused, "generated_tokens", (json_int_t)job->generated, "max_tokens",
                      (json_int_t)job->call.max_tokens, "tokens_per_second",
                      since > 0 ? (double)(job->generated - 1) / since : 0.0);

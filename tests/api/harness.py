@@ -115,27 +115,29 @@ class Server:
             time.sleep(0.01)
 
     def stop(self):
-        """Asks the server to stop; returns its exit code."""
+        """Asks the server to stop; returns its exit code. What a sanitizer found is an error here."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
         self.reader.join(10)
         self.dir.cleanup()
+        found = [line for line in self.log if "Sanitizer" in line or "runtime error" in line]
+        if found:
+            raise AssertionError("\n".join(self.log[self.log.index(found[0]):][:40]))
         return code
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *unused):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.reader.join(10)
-        self.dir.cleanup()
+    def __exit__(self, kind, value, trace):
+        code = self.stop()
+        if kind is None and code != 0:
+            raise AssertionError(f"the server ended with {code}: " + "\n".join(self.log[-20:]))
 
 
 def events(response_bytes):

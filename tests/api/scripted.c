@@ -118,8 +118,8 @@ static void scripted_info(const struct st_backend *b, struct st_backend_info *ou
                                     .bytes = 1,
                                     .context = s->context,
                                     .trained_context = s->context,
-                                    .vocabulary = VOCABULARY};
-    strata_sampling_default(&out->sampling);
+                                    .vocabulary = VOCABULARY,
+                                    .sampling = {.top_p = 1, .repetition_penalty = 1}};
 }
 
 static enum strata_result scripted_tokenize(const struct st_backend *b, const char *text, size_t size, bool special,

@@ -480,8 +480,13 @@ def a_client_that_goes_frees_the_engine_within_a_token():
         wait_for("it waits", lambda: len(s.json("/v1/status")["requests"]) == 2)
         waiting.close()
         wait_for("the waiting one is dropped", lambda: len(s.json("/v1/status")["requests"]) == 1)
+        resetting = start_stream(s, user("hello"))
+        wait_for("it waits", lambda: len(s.json("/v1/status")["requests"]) == 2)
+        resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        resetting.close()
+        wait_for("so is one that resets", lambda: len(s.json("/v1/status")["requests"]) == 1)
         running.close()
-        wait_for("all are counted", lambda: "strata_cancelled_total 5" in s.get("/metrics").body.decode())
+        wait_for("all are counted", lambda: "strata_cancelled_total 6" in s.get("/metrics").body.decode())
         assert s.json(CHAT, user("hello"))["choices"]
 
 
