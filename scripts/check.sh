@@ -15,7 +15,7 @@ prepare() {
     if [ ! -f "$dir/build.ninja" ]; then
         meson setup "$dir" "${flags[@]}" "$@" || return 1
     fi
-    ninja -C "$dir"
+    ninja -C "$dir" all meson-test-prereq
 }
 
 # suites DIR LABEL [meson test option...]: runs them and remembers the log for the count

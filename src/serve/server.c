@@ -626,6 +626,7 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
     s->begun = st_now();
     s->begun_wall = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
+    on_load(s, "starting", 0);
     st_metrics_init(&s->metrics);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     enum strata_result r = set_up(s, err);
