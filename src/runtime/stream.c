@@ -111,6 +111,12 @@ static enum strata_result enter(struct st_stream_device *dev, struct strata_erro
     return result == ST_DRIVER_OK ? STRATA_OK : st_stream_fail(dev, result, "making the device current", err);
 }
 
+/* Before freeing: a lost device is tried too, since some drivers still give back what they hold on the host's side. */
+static bool enter_to_free(struct st_stream_device *dev)
+{
+    return dev->rt->api->make_current(dev) == ST_DRIVER_OK;
+}
+
 /* Runs one call of the driver on dev and returns its message on failure. */
 #define CALL(dev, what, call, err)                                                                                     \
     do {                                                                                                               \
@@ -160,7 +166,7 @@ enum strata_result st_stream_allocate(struct st_rt_device *rt_dev, uint64_t size
 void st_stream_release(struct st_rt_device *rt_dev, st_addr address)
 {
     struct st_stream_device *dev = device_of(rt_dev);
-    if (address && enter(dev, NULL) == STRATA_OK)
+    if (address && enter_to_free(dev))
         dev->rt->api->release(dev, address);
 }
 
@@ -179,7 +185,7 @@ enum strata_result st_stream_host_allocate(struct st_rt_device *rt_dev, uint64_t
 void st_stream_host_free(struct st_rt_device *rt_dev, void *memory)
 {
     struct st_stream_device *dev = device_of(rt_dev);
-    if (memory && enter(dev, NULL) == STRATA_OK)
+    if (memory && enter_to_free(dev))
         dev->rt->api->host_free(dev, memory);
 }
 
@@ -239,7 +245,7 @@ void st_stream_host_unregister(struct st_rt_device *rt_dev, void *memory)
     if (known && --known->users == 0) {
         bool owned = known->owned;
         *known = dev->rt->registered[--dev->rt->registered_count];
-        if (owned && enter(dev, NULL) == STRATA_OK)
+        if (owned && enter_to_free(dev))
             dev->rt->api->host_unregister(dev, memory);
     }
     pthread_mutex_unlock(&dev->rt->lock);
@@ -275,7 +281,7 @@ enum strata_result st_stream_queue_create(struct st_rt_device *rt_dev, enum st_q
 void st_stream_queue_free(struct st_queue *rt_queue)
 {
     struct stream_queue *queue = queue_of(rt_queue);
-    if (queue && enter(queue->dev, NULL) == STRATA_OK)
+    if (queue && enter_to_free(queue->dev))
         queue->dev->rt->api->stream_destroy(queue->dev, queue->stream);
     free(queue);
 }
@@ -371,7 +377,7 @@ enum strata_result st_stream_event_create(struct st_rt_device *rt_dev, bool time
 void st_stream_event_free(struct st_event *rt_event)
 {
     struct stream_event *event = (struct stream_event *)rt_event;
-    if (event && enter(event->dev, NULL) == STRATA_OK)
+    if (event && enter_to_free(event->dev))
         event->dev->rt->api->event_destroy(event->dev, event->event);
     free(event);
 }
@@ -491,7 +497,7 @@ void st_stream_module_free(struct st_module *rt_module)
     struct stream_module *module = (struct stream_module *)rt_module;
     if (!module)
         return;
-    if (enter(module->dev, NULL) == STRATA_OK)
+    if (enter_to_free(module->dev))
         module->dev->rt->api->module_unload(module->dev, module->module);
     for (struct stream_function *f = module->functions; f;) {
         struct stream_function *next = f->next;
@@ -589,7 +595,7 @@ enum strata_result st_stream_graph_launch(struct st_queue *rt_queue, struct st_g
 void st_stream_graph_free(struct st_graph *rt_graph)
 {
     struct stream_graph *graph = (struct stream_graph *)rt_graph;
-    if (graph && enter(graph->dev, NULL) == STRATA_OK)
+    if (graph && enter_to_free(graph->dev))
         graph->dev->rt->api->graph_destroy(graph->dev, graph->exec);
     free(graph);
 }
