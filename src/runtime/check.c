@@ -169,20 +169,20 @@ static const struct range *find_range(const struct check_device *dev, st_addr ad
 static bool add_range(struct check_device *dev, st_addr begin, uint64_t size, void *memory, bool host)
 {
     pthread_mutex_lock(&dev->rt->lock);
-    bool ok = true;
-    if (dev->range_count == dev->range_capacity) {
+    bool room = dev->range_count < dev->range_capacity;
+    if (!room) {
         size_t capacity = dev->range_capacity ? 2 * dev->range_capacity : 32;
         struct range *ranges = realloc(dev->ranges, capacity * sizeof *ranges);
-        ok = ranges != NULL;
-        if (ok) {
+        if (ranges) {
             dev->ranges = ranges;
             dev->range_capacity = capacity;
+            room = true;
         }
     }
-    if (ok)
+    if (room)
         dev->ranges[dev->range_count++] = (struct range){begin, begin + size, host, memory};
     pthread_mutex_unlock(&dev->rt->lock);
-    return ok;
+    return room;
 }
 
 static bool remove_range(struct check_device *dev, st_addr begin, const void *memory)

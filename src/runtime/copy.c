@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/checked.h"
 
@@ -14,11 +13,11 @@ static enum strata_result open_host_way(struct st_channel *c, struct strata_erro
 {
     if (!st_mul_u64(c->piece, 2, &c->memory_size) || !st_add_u64(c->memory_size, PAGE, &c->memory_size))
         return st_fail(err, STRATA_E_ARGUMENT, "copies %s to %s: the pieces are too large", c->from->name, c->to->name);
-    void *memory =
-        mmap(NULL, c->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED)
+    void *memory = NULL;
+    if (posix_memalign(&memory, PAGE, c->memory_size) != 0)
         return st_fail(err, STRATA_E_MEMORY, "copies %s to %s: no host memory for %llu bytes", c->from->name,
                        c->to->name, (unsigned long long)c->memory_size);
+    memset(memory, 0, c->memory_size);
     c->memory = memory;
     c->timeline = (_Atomic uint32_t *)(void *)(c->memory + 2 * c->piece);
     enum strata_result r = c->from->table->host_register(c->from->rt, c->memory, c->memory_size, err);
@@ -112,8 +111,7 @@ void st_channel_close(struct st_channel *c)
         c->to->table->host_unregister(c->to->rt, c->memory);
     if (c->from_registered)
         c->from->table->host_unregister(c->from->rt, c->memory);
-    if (c->memory)
-        munmap(c->memory, c->memory_size);
+    free(c->memory);
     free(c);
 }
 

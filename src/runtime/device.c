@@ -328,7 +328,7 @@ enum strata_result st_devices_open(const struct st_device_options *options, stru
     set->check = options->check;
     set->images = options->images ? options->images : &st_images_builtin;
     set->tables = options->runtimes ? options->runtimes : all_runtimes;
-    for (int i = 0; set->tables[i] && i < ST_MAX_RUNTIMES; i++) {
+    for (int i = 0; i < ST_MAX_RUNTIMES && set->tables[i]; i++) {
         const struct st_runtime *table = set->tables[i];
         bool wanted = table->image == ST_IMAGE_BUILTIN
                           ? named_runtime(devices, table->name)

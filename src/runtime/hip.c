@@ -355,6 +355,7 @@ static size_t list_cards(const char *sysfs, struct card *out, size_t capacity)
     snprintf(directory, sizeof directory, "%s/devices/virtual/kfd/kfd/topology/nodes", sysfs);
     DIR *nodes = opendir(directory);
     size_t count = 0;
+    /* cppcheck-suppress readdirCalled ; the stream is this call's own */
     for (struct dirent *node; nodes && count < capacity && (node = readdir(nodes)) != NULL;)
         if (node->d_name[0] >= '0' && node->d_name[0] <= '9' && read_card(directory, node->d_name, &out[count]))
             count++;
