@@ -1,5 +1,5 @@
-/* See fp64_model.h. One layer at a time over all tokens, so that each weight row is decoded once; within a layer tokens come
- * one after the other, as when decoding. */
+/* See fp64_model.h. One layer at a time over all tokens, so that each weight row is decoded once; within a layer tokens
+ * come one after the other, as when decoding. */
 #include "test.h"
 
 #include "fp64_model.h"
@@ -20,10 +20,10 @@ struct run {
     int layer;
     size_t hidden, streams, wide, rank;
     double eps;
-    double *R;      /* [n][wide] */
-    double *x, *m;  /* [n][wide] normalised streams, [n][hidden] a block's input */
-    double *inj;    /* [n][streams] */
-    double *o;      /* [n][hidden] a block's output */
+    double *R;     /* [n][wide] */
+    double *x, *m; /* [n][wide] normalised streams, [n][hidden] a block's input */
+    double *inj;   /* [n][streams] */
+    double *o;     /* [n][hidden] a block's output */
 };
 
 static double sigma(double x)
@@ -200,7 +200,8 @@ static void write_back(struct run *r)
 }
 
 /* Causal depthwise convolution and silu: y[t][c] = silu(sum over taps of w[c][k] x[t - distance (taps - 1 - k)][c]). */
-static void convolve(const struct run *r, const char *tail, size_t distance, const double *x, size_t channels, double *y)
+static void convolve(const struct run *r, const char *tail, size_t distance, const double *x, size_t channels,
+                     double *y)
 {
     size_t taps = tensor(r, tail)->ne[0];
     double *w = vector(r, tail);
@@ -243,9 +244,10 @@ static void ngram_embedding(const struct run *r, double *E)
 static void ngram_memory(struct run *r)
 {
     size_t n = r->n, N = r->hidden, C = r->streams, order = size_key(r->g, "ple.ngram_size");
-    size_t in = size_key(r->g, "ple.heads_per_ngram") * (order - 1) * size_key(r->g, "embedding_length_per_layer_input");
-    double *E = zeros(n * in), *key = zeros(n * r->wide), *value = zeros(n * N), *query = zeros(N), *gv = zeros(n * r->wide),
-           *z = zeros(n * r->wide), *y = zeros(n * r->wide);
+    size_t in =
+        size_key(r->g, "ple.heads_per_ngram") * (order - 1) * size_key(r->g, "embedding_length_per_layer_input");
+    double *E = zeros(n * in), *key = zeros(n * r->wide), *value = zeros(n * N), *query = zeros(N),
+           *gv = zeros(n * r->wide), *z = zeros(n * r->wide), *y = zeros(n * r->wide);
     double *norm_key = vector(r, "ple_norm_key.weight"), *norm_query = vector(r, "ple_norm_query.weight"),
            *norm_conv = vector(r, "ple_norm_conv.weight");
     ngram_embedding(r, E);
@@ -277,8 +279,8 @@ static void delta_head(const struct run *r, size_t j, const double *c, const dou
     size_t Hk = size_key(r->g, "ssm.group_count"), Hv = size_key(r->g, "ssm.time_step_rank");
     size_t dk = size_key(r->g, "ssm.state_size"), dv = size_key(r->g, "ssm.inner_size") / Hv;
     size_t channels = 2 * Hk * dk + Hv * dv;
-    double *A = vector(r, "ssm_a"), *bias = vector(r, "ssm_dt.bias"), *S = zeros(dk * dv), *q = zeros(dk), *k = zeros(dk),
-           *d = zeros(dv);
+    double *A = vector(r, "ssm_a"), *bias = vector(r, "ssm_dt.bias"), *S = zeros(dk * dv), *q = zeros(dk),
+           *k = zeros(dk), *d = zeros(dv);
     for (size_t t = 0; t < r->n; t++) {
         const double *cq = c + t * channels + j % Hk * dk, *ck = cq + Hk * dk;
         const double *v = c + t * channels + 2 * Hk * dk + j * dv;
@@ -312,7 +314,8 @@ static void delta_head(const struct run *r, size_t j, const double *c, const dou
 
 static void recurrent(struct run *r)
 {
-    size_t n = r->n, Hv = size_key(r->g, "ssm.time_step_rank"), inner = size_key(r->g, "ssm.inner_size"), dv = inner / Hv;
+    size_t n = r->n, Hv = size_key(r->g, "ssm.time_step_rank"), inner = size_key(r->g, "ssm.inner_size"),
+           dv = inner / Hv;
     size_t channels = tensor(r, "attn_qkv.weight")->ne[1];
     double *u = zeros(n * channels), *c = zeros(n * channels), *z = zeros(n * inner), *o = zeros(n * inner),
            *a = zeros(n * Hv), *b = zeros(n * Hv), *gamma = vector(r, "ssm_norm.weight");
@@ -374,8 +377,8 @@ static void allow(const struct run *r, size_t t, const double *iq, const double 
     free(score);
 }
 
-static void attend(const struct run *r, size_t t, const double *q, const double *k, const double *v, const bool *allowed,
-                   double *out)
+static void attend(const struct run *r, size_t t, const double *q, const double *k, const double *v,
+                   const bool *allowed, double *out)
 {
     size_t heads = size_key(r->g, "attention.head_count"), kv = size_key(r->g, "attention.head_count_kv");
     size_t dim = size_key(r->g, "attention.key_length");
@@ -405,8 +408,9 @@ static void attention(struct run *r)
     size_t dim = size_key(r->g, "attention.key_length"), index_heads = size_key(r->g, "attention.indexer.head_count");
     size_t index = size_key(r->g, "attention.indexer.key_length");
     size_t ratio = (size_t)array_key(r->g, "attention.compress_ratios", (size_t)r->layer), blocks = n / ratio;
-    double *q = zeros(n * heads * 2 * dim), *k = zeros(n * kv * dim), *v = zeros(n * kv * dim), *iq = zeros(n * index_heads * index),
-           *ik = zeros(n * index), *pooled = zeros(blocks * index), *out = zeros(n * heads * dim);
+    double *q = zeros(n * heads * 2 * dim), *k = zeros(n * kv * dim), *v = zeros(n * kv * dim),
+           *iq = zeros(n * index_heads * index), *ik = zeros(n * index), *pooled = zeros(blocks * index),
+           *out = zeros(n * heads * dim);
     double *q_norm = vector(r, "attn_q_norm.weight"), *k_norm = vector(r, "attn_k_norm.weight"),
            *iq_norm = vector(r, "indexer.q_norm.weight"), *ik_norm = vector(r, "indexer.k_norm.weight");
     bool *allowed = calloc(n, sizeof *allowed);
@@ -467,8 +471,8 @@ static void expert(const struct run *r, const char *gate, const char *up, const 
 static void experts(struct run *r)
 {
     size_t n = r->n, N = r->hidden, count = size_key(r->g, "expert_count"), used = size_key(r->g, "expert_used_count");
-    double *logit = zeros(n * count), *weight = zeros(n * count), *shared = zeros(n), *x = zeros(n * N), *y = zeros(n * N),
-           *w = vector(r, "ffn_gate_inp_shexp.weight");
+    double *logit = zeros(n * count), *weight = zeros(n * count), *shared = zeros(n), *x = zeros(n * N),
+           *y = zeros(n * N), *w = vector(r, "ffn_gate_inp_shexp.weight");
     multiply(r, "ffn_gate_inp.weight", 0, r->m, n, logit);
     for (size_t t = 0; t < n; t++) {
         double top = -INFINITY, sum = 0, kept = 0;

@@ -1,5 +1,6 @@
-/* An independent evaluation of qwen4exp files in double precision, written plainly after the model's description and with
- * nothing of src/model or src/kernel. Weights are the exact decoded values. Text only: all rotary positions are the index. */
+/* An independent evaluation of qwen4exp files in double precision, written plainly after the model's description and
+ * with nothing of src/model or src/kernel. Weights are the exact decoded values. Text only: all rotary positions are
+ * the index. */
 #ifndef ST_TESTS_GOLDEN_FP64_MODEL_H
 #define ST_TESTS_GOLDEN_FP64_MODEL_H
 

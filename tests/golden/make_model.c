@@ -30,18 +30,23 @@ static float noise(uint64_t *seed)
 
 /* ---- lists ---- */
 
-struct make_tensor *make_add(struct make_model *m, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2, float mean,
-                             float spread)
+struct make_tensor *make_add(struct make_model *m, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                             float mean, float spread)
 {
     struct make_tensor *t = &m->tensor[m->tensors++];
-    *t = (struct make_tensor){
-        .type = ST_TYPE_F32, .n_dims = ne2 ? 3 : ne1 ? 2 : 1, .ne = {ne0, ne1, ne2}, .mean = mean, .spread = spread};
+    *t = (struct make_tensor){.type = ST_TYPE_F32,
+                              .n_dims = ne2   ? 3
+                                        : ne1 ? 2
+                                              : 1,
+                              .ne = {ne0, ne1, ne2},
+                              .mean = mean,
+                              .spread = spread};
     snprintf(t->name, sizeof t->name, "%s", name);
     return t;
 }
 
-static struct make_tensor *layer_tensor(struct make_model *m, uint32_t layer, const char *tail, uint64_t ne0, uint64_t ne1,
-                                        uint64_t ne2, float mean, float spread)
+static struct make_tensor *layer_tensor(struct make_model *m, uint32_t layer, const char *tail, uint64_t ne0,
+                                        uint64_t ne1, uint64_t ne2, float mean, float spread)
 {
     char name[ST_GGUF_NAME_MAX + 1];
     snprintf(name, sizeof name, "blk.%u.%s", layer, tail);
@@ -247,13 +252,38 @@ struct make_key *make_find_key(struct make_model *m, const char *name)
 
 void make_small(struct make_model *m)
 {
-    *m = (struct make_model){.layers = 2,        .hidden = 32,     .streams = 2,      .rank = 4,      .vocabulary = 20,
-                             .context = 64,      .heads = 2,       .kv_heads = 1,     .head_dim = 8,  .rot = 4,
-                             .section = {1, 1},  .index_heads = 2, .index_dim = 8,    .budget = 8,    .ratio = 4,
-                             .key_heads = 1,     .value_heads = 2, .key_dim = 8,      .value_dim = 8, .taps = 3,
-                             .experts = 4,       .used = 2,        .expert_width = 8, .shared_width = 8,
-                             .ngram_layer = 1,   .ngram_width = 8, .heads_per_ngram = 2, .ngram_taps = 2,
-                             .head_rows = 11,    .reset = 5,       .draft = true,     .recurrent = {true},
+    *m = (struct make_model){.layers = 2,
+                             .hidden = 32,
+                             .streams = 2,
+                             .rank = 4,
+                             .vocabulary = 20,
+                             .context = 64,
+                             .heads = 2,
+                             .kv_heads = 1,
+                             .head_dim = 8,
+                             .rot = 4,
+                             .section = {1, 1},
+                             .index_heads = 2,
+                             .index_dim = 8,
+                             .budget = 8,
+                             .ratio = 4,
+                             .key_heads = 1,
+                             .value_heads = 2,
+                             .key_dim = 8,
+                             .value_dim = 8,
+                             .taps = 3,
+                             .experts = 4,
+                             .used = 2,
+                             .expert_width = 8,
+                             .shared_width = 8,
+                             .ngram_layer = 1,
+                             .ngram_width = 8,
+                             .heads_per_ngram = 2,
+                             .ngram_taps = 2,
+                             .head_rows = 11,
+                             .reset = 5,
+                             .draft = true,
+                             .recurrent = {true},
                              .seed = 1};
     make_plan(m);
 }
@@ -306,14 +336,38 @@ void make_wide(struct make_model *m)
                  {"blk.1.ple_key.weight", ST_TYPE_Q2_0},
                  {"blk.1.ple_value.weight", ST_TYPE_IQ4_XS},
                  {"blk.1.ple_conv1d.weight", ST_TYPE_BF16}};
-    *m = (struct make_model){.layers = 2,         .hidden = 2560,      .streams = 4,         .rank = 320,
-                             .vocabulary = 512,   .context = 256,      .heads = 24,          .kv_heads = 2,
-                             .head_dim = 256,     .rot = 64,           .section = {11, 11, 10}, .index_heads = 4,
-                             .index_dim = 128,    .budget = 16,        .ratio = 4,           .key_heads = 16,
-                             .value_heads = 48,   .key_dim = 128,      .value_dim = 128,     .taps = 4,
-                             .experts = 16,       .used = 10,          .expert_width = 640,  .shared_width = 640,
-                             .ngram_layer = 1,    .ngram_width = 160,  .heads_per_ngram = 8, .ngram_taps = 4,
-                             .head_rows = 211,    .reset = 500,        .recurrent = {true},  .seed = 20};
+    *m = (struct make_model){.layers = 2,
+                             .hidden = 2560,
+                             .streams = 4,
+                             .rank = 320,
+                             .vocabulary = 512,
+                             .context = 256,
+                             .heads = 24,
+                             .kv_heads = 2,
+                             .head_dim = 256,
+                             .rot = 64,
+                             .section = {11, 11, 10},
+                             .index_heads = 4,
+                             .index_dim = 128,
+                             .budget = 16,
+                             .ratio = 4,
+                             .key_heads = 16,
+                             .value_heads = 48,
+                             .key_dim = 128,
+                             .value_dim = 128,
+                             .taps = 4,
+                             .experts = 16,
+                             .used = 10,
+                             .expert_width = 640,
+                             .shared_width = 640,
+                             .ngram_layer = 1,
+                             .ngram_width = 160,
+                             .heads_per_ngram = 8,
+                             .ngram_taps = 4,
+                             .head_rows = 211,
+                             .reset = 500,
+                             .recurrent = {true},
+                             .seed = 20};
     make_plan(m);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         make_find(m, types[i].name)->type = types[i].type;
@@ -375,7 +429,8 @@ static uint64_t elements(const struct make_tensor *t)
 }
 
 /* Float types: a value for each element. */
-static enum strata_result fill_floats(const struct make_tensor *t, uint64_t *seed, struct st_out *out, struct strata_error *err)
+static enum strata_result fill_floats(const struct make_tensor *t, uint64_t *seed, struct st_out *out,
+                                      struct strata_error *err)
 {
     static float v[BUFFER / 8];
     static uint8_t encoded[BUFFER];
@@ -396,7 +451,8 @@ static enum strata_result fill_floats(const struct make_tensor *t, uint64_t *see
 }
 
 /* Block types: blocks drawn from a pool, so that encoders search only a few. */
-static enum strata_result fill_blocks(const struct make_tensor *t, uint64_t *seed, struct st_out *out, struct strata_error *err)
+static enum strata_result fill_blocks(const struct make_tensor *t, uint64_t *seed, struct st_out *out,
+                                      struct strata_error *err)
 {
     static uint8_t pool[POOL_BLOCKS][512], buffer[BUFFER];
     const struct st_type_info *info = st_type_info(t->type);
@@ -434,10 +490,10 @@ static enum strata_result fill(void *user, struct st_out *out, struct strata_err
 
 static void write_key(const struct make_key *k, struct st_gguf_writer *w)
 {
-    uint32_t u32[MAKE_VALUES];
-    int32_t i32[MAKE_VALUES];
-    uint64_t u64[MAKE_VALUES];
-    uint8_t flag[MAKE_VALUES];
+    uint32_t u32[MAKE_VALUES] = {0};
+    int32_t i32[MAKE_VALUES] = {0};
+    uint64_t u64[MAKE_VALUES] = {0};
+    uint8_t flag[MAKE_VALUES] = {0};
     const void *values = k->type == ST_GGUF_U32   ? (const void *)u32
                          : k->type == ST_GGUF_I32 ? (const void *)i32
                          : k->type == ST_GGUF_U64 ? (const void *)u64

@@ -1,5 +1,5 @@
-/* Random qwen4exp models of any sizes and types, written from a seed: for widths that committed models do not have, and for
- * broken files, since tests edit the lists of keys and tensors before the file is written. */
+/* Random qwen4exp models of any sizes and types, written from a seed: for widths that committed models do not have, and
+ * for broken files, since tests edit the lists of keys and tensors before the file is written. */
 #ifndef ST_TESTS_GOLDEN_MAKE_MODEL_H
 #define ST_TESTS_GOLDEN_MAKE_MODEL_H
 
@@ -48,8 +48,8 @@ void make_plan(struct make_model *m);
 struct make_tensor *make_find(struct make_model *m, const char *name);
 struct make_key *make_find_key(struct make_model *m, const char *name);
 /* One more tensor at the end of the list. */
-struct make_tensor *make_add(struct make_model *m, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2, float mean,
-                             float spread);
+struct make_tensor *make_add(struct make_model *m, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                             float mean, float spread);
 enum strata_result make_write(const struct make_model *m, const char *path, struct strata_error *err);
 
 /* The sizes of a model that is as small as the architecture allows, with every kind of layer and a draft layer. */

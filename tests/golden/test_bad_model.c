@@ -1,5 +1,6 @@
-/* Files that are well-formed GGUF but no model: every tensor missing, of a wrong shape or not a number, every key missing or
- * out of range. Each is refused with one line that names the file and the tensor or key, or serves; nothing crashes. */
+/* Files that are well-formed GGUF but no model: every tensor missing, of a wrong shape or not a number, every key
+ * missing or out of range. Each is refused with one line that names the file and the tensor or key, or serves; nothing
+ * crashes. */
 #include "test.h"
 
 #include <math.h>
@@ -97,7 +98,8 @@ static void the_unbroken_model_is_served(void **state)
     (void)state;
     struct make_model *m = small();
     assert_served(m);
-    /* The maker and the reader agree on what a model of this kind consists of: nothing is left over, nothing is missing. */
+    /* The maker and the reader agree on what a model of this kind consists of: nothing is left over, nothing is
+     * missing. */
     assert_int_equal(m->tensors, 6 + 3 * 16 + 9 + 2 * 10 + 6 + 6);
     free(m);
 }
@@ -125,7 +127,8 @@ static void every_wrong_shape_is_named(void **state)
     struct make_model *all = small();
     for (size_t i = 0; i < all->tensors; i++) {
         const struct make_tensor *right = &all->tensor[i];
-        bool embedding = !strcmp(right->name, "token_embd.weight"), table = !strcmp(right->name, "per_layer_token_embd.weight");
+        bool embedding = !strcmp(right->name, "token_embd.weight"),
+             table = !strcmp(right->name, "per_layer_token_embd.weight");
         for (uint32_t form = 0; form < 2 * right->n_dims + 2; form++) {
             struct make_model *m = small();
             struct make_tensor *t = make_find(m, right->name);
@@ -185,8 +188,12 @@ static void numbers_that_are_none_in_norms_and_constants_are_named(void **state)
 static void tensors_of_other_models_are_named(void **state)
 {
     (void)state;
-    static const char *const names[] = {"blk.0.attn_norm.weight", "blk.3.ffn_gate_inp.weight", "rope_freqs.weight",
-                                        "blk.0.attn_q.weight", "blk.1.ssm_a", "blk.0.ple_key.weight"};
+    static const char *const names[] = {"blk.0.attn_norm.weight",
+                                        "blk.3.ffn_gate_inp.weight",
+                                        "rope_freqs.weight",
+                                        "blk.0.attn_q.weight",
+                                        "blk.1.ssm_a",
+                                        "blk.0.ple_key.weight"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct make_model *m = small();
         make_add(m, names[i], 8, 0, 0, 1, 0);
@@ -221,9 +228,10 @@ static void every_missing_key_is_named_or_has_a_default(void **state)
         const char *key, *names; /* what the message names instead, NULL: served */
         enum strata_result code;
     } others[] = {
-        {"qwen4exp.attention.compress_ratios", NULL, 0},                               /* 4, as published */
-        {"qwen4exp.attention.recurrent_layers", "blk.1.attn_qkv.weight", STRATA_E_MODEL}, /* attention every fourth layer */
-        {"qwen4exp.ple.layers", "tensor", STRATA_E_UNSUPPORTED},                       /* its tensors are left over */
+        {"qwen4exp.attention.compress_ratios", NULL, 0}, /* 4, as published */
+        {"qwen4exp.attention.recurrent_layers", "blk.1.attn_qkv.weight",
+         STRATA_E_MODEL},                                        /* attention every fourth layer */
+        {"qwen4exp.ple.layers", "tensor", STRATA_E_UNSUPPORTED}, /* its tensors are left over */
         {"qwen4exp.nextn_predict_layers", "nextn", STRATA_E_UNSUPPORTED},
     };
     struct make_model *all = small();
@@ -335,9 +343,10 @@ static void values_out_of_range_are_named(void **state)
         struct make_model *m = small();
         the_key(m, cases[i].key)->value[cases[i].entry] = cases[i].value;
         enum strata_result r = serve(m, &err);
-        if ((r != STRATA_E_MODEL && r != STRATA_E_UNSUPPORTED && r != STRATA_E_FORMAT) || !strstr(err.text, cases[i].names))
-            fail_msg("%s = %g: %s, '%s' does not name %s", cases[i].key, cases[i].value, strata_result_name(r), err.text,
-                     cases[i].names);
+        if ((r != STRATA_E_MODEL && r != STRATA_E_UNSUPPORTED && r != STRATA_E_FORMAT) ||
+            !strstr(err.text, cases[i].names))
+            fail_msg("%s = %g: %s, '%s' does not name %s", cases[i].key, cases[i].value, strata_result_name(r),
+                     err.text, cases[i].names);
         assert_one_line(&err);
         free(m);
     }

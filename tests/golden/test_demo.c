@@ -1,9 +1,9 @@
 /* Greedy answers of the demo model against those that llama.cpp and an independent program gave for its BF16 weights
  * (tests/golden/data/demo_greedy.json).
  *
- * test_demo: models/demo.gguf, the two prompts that the model knows by heart, every token, with 8-bit activations and as many
- * threads as there are cores, and the right package named for two more. test_demo large: the BF16 weights, converted here from
- * $STRATA_FIXTURES/models/demo, with FP32 activations: every token of all prompts. */
+ * test_demo: models/demo.gguf, the two prompts that the model knows by heart, every token, with 8-bit activations and
+ * as many threads as there are cores, and the right package named for two more. test_demo large: the BF16 weights,
+ * converted here from $STRATA_FIXTURES/models/demo, with FP32 activations: every token of all prompts. */
 #include "test.h"
 
 #include <jansson.h>
@@ -41,10 +41,8 @@ static void answer(const int32_t *ids, size_t count, size_t max, bool ignore_eos
     struct strata_error err;
     struct strata_engine *e;
     struct strata_session *s;
-    struct strata_engine_options o = {.threads = threads,
-                                      .context = 256,
-                                      .fp32 = f.exact,
-                                      .kv = f.exact ? STRATA_KV_F32 : STRATA_KV_F16};
+    struct strata_engine_options o = {
+        .threads = threads, .context = 256, .fp32 = f.exact, .kv = f.exact ? STRATA_KV_F32 : STRATA_KV_F16};
     assert_ok(strata_engine_create(f.model, &o, &e, &err), &err);
     assert_ok(strata_session_create(e, &s, &err), &err);
     struct strata_request q = {

@@ -1,5 +1,5 @@
-/* Sizes come from the file: models of random sizes, layer patterns and tensor types against double precision, and the same
- * bits in windows and one token at a time with 8-bit activations. */
+/* Sizes come from the file: models of random sizes, layer patterns and tensor types against double precision, and the
+ * same bits in windows and one token at a time with 8-bit activations. */
 #include "test.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static uint32_t pick(uint64_t *seed, uint32_t n)
     return (uint32_t)(*seed >> 33) % n;
 }
 
-#define PICK(seed, ...) \
+#define PICK(seed, ...)                                                                                                \
     (((const uint32_t[]){__VA_ARGS__})[pick(seed, sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))])
 
 static void random_sizes(struct make_model *m, uint64_t seed)
@@ -55,10 +55,11 @@ static void random_sizes(struct make_model *m, uint64_t seed)
     for (uint32_t i = 0; i < m->layers; i++)
         m->recurrent[i] = pick(s, 2);
     make_plan(m);
-    static const int types[] = {ST_TYPE_F32,  ST_TYPE_F16,     ST_TYPE_BF16,   ST_TYPE_Q4_0,   ST_TYPE_Q4_1,  ST_TYPE_Q5_0,
-                                ST_TYPE_Q5_1, ST_TYPE_Q8_0,    ST_TYPE_Q2_K,   ST_TYPE_Q3_K,   ST_TYPE_Q4_K,  ST_TYPE_Q5_K,
-                                ST_TYPE_Q6_K, ST_TYPE_IQ2_XXS, ST_TYPE_IQ2_XS, ST_TYPE_IQ3_XXS, ST_TYPE_IQ1_S, ST_TYPE_IQ4_NL,
-                                ST_TYPE_IQ3_S, ST_TYPE_IQ2_S,  ST_TYPE_IQ4_XS, ST_TYPE_MXFP4,  ST_TYPE_NVFP4, ST_TYPE_Q2_0};
+    static const int types[] = {ST_TYPE_F32,     ST_TYPE_F16,   ST_TYPE_BF16,   ST_TYPE_Q4_0,    ST_TYPE_Q4_1,
+                                ST_TYPE_Q5_0,    ST_TYPE_Q5_1,  ST_TYPE_Q8_0,   ST_TYPE_Q2_K,    ST_TYPE_Q3_K,
+                                ST_TYPE_Q4_K,    ST_TYPE_Q5_K,  ST_TYPE_Q6_K,   ST_TYPE_IQ2_XXS, ST_TYPE_IQ2_XS,
+                                ST_TYPE_IQ3_XXS, ST_TYPE_IQ1_S, ST_TYPE_IQ4_NL, ST_TYPE_IQ3_S,   ST_TYPE_IQ2_S,
+                                ST_TYPE_IQ4_XS,  ST_TYPE_MXFP4, ST_TYPE_NVFP4,  ST_TYPE_Q2_0};
     for (size_t i = 0; i < m->tensors; i++) {
         struct make_tensor *t = &m->tensor[i];
         int type;
@@ -96,9 +97,11 @@ static void check_model(uint64_t seed)
     int32_t ids[TOKENS];
     for (uint32_t i = 0; i < TOKENS; i++)
         ids[i] = (int32_t)(i * i * 7 % spec->vocabulary);
-    size_t residuals = (size_t)spec->layers * TOKENS * spec->streams * spec->hidden, logits = TOKENS * (size_t)spec->vocabulary;
+    size_t residuals = (size_t)spec->layers * TOKENS * spec->streams * spec->hidden,
+           logits = TOKENS * (size_t)spec->vocabulary;
     double *want = malloc(residuals * sizeof *want);
-    float *got = malloc(residuals * sizeof *got), *single = malloc(logits * sizeof *single), *window = malloc(logits * sizeof *window);
+    float *got = malloc(residuals * sizeof *got), *single = malloc(logits * sizeof *single),
+          *window = malloc(logits * sizeof *window);
     fp64_evaluate(m->gguf, ids, TOKENS, want, NULL);
     read_tokens(m, true, TOKENS, 1 + (int)seed % 3, ids, TOKENS, got, single);
     compare(seed, spec, got, want);

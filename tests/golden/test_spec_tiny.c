@@ -1,5 +1,5 @@
-/* The second miniature model: expected values in FP64 for BF16 and for mixed quantised types, text and image-like positions,
- * draft rows with both norms. FP32 activations; residuals, experts, index blocks, n-gram rows and logits.
+/* The second miniature model: expected values in FP64 for BF16 and for mixed quantised types, text and image-like
+ * positions, draft rows with both norms. FP32 activations; residuals, experts, index blocks, n-gram rows and logits.
  *
  * test_spec_tiny: test C, whose files are committed. test_spec_tiny large: tests A, B and D from $STRATA_FIXTURES. */
 #include "test.h"
@@ -68,7 +68,8 @@ static void record_gather(const struct st_kernels *k, const struct st_ngram_gath
 {
     record.real.ngram_gather(k, a, w);
     for (int32_t r = 0; w->index == 0 && r < a->rows->n; r++)
-        st_ngram_rows(record.hash, a->rows->token[r], a->rows->history + r * ST_HISTORY, record.to->ngram[a->rows->pos[r]]);
+        st_ngram_rows(record.hash, a->rows->token[r], a->rows->history + r * ST_HISTORY,
+                      record.to->ngram[a->rows->pos[r]]);
 }
 
 struct test {
@@ -128,10 +129,10 @@ static void compute(const struct test *t, struct strata_engine *e, size_t step, 
 static char *section(const char *title)
 {
     char *start = strstr(golden, title);
+    char *end = start ? strstr(start, "\n###") : NULL;
     if (!start)
         fail_msg("golden.txt has no section '%s'", title);
-    char *end = strstr(start, "\n###");
-    return strndup(start, end ? (size_t)(end + 1 - start) : strlen(start));
+    return end ? strndup(start, (size_t)(end + 1 - start)) : strdup(start ? start : "");
 }
 
 /* Reads one number and what follows it of any of the characters in skip. */
@@ -402,7 +403,8 @@ static void draft(const char *title, const char *file, enum strata_mtp_norm norm
         } else if (!strncmp(line, "draft step ", 11)) {
             const char *at = after(line, "input_token ");
             assert_int_equal(id, (int32_t)number(&at, " "));
-            assert_ok(st_session_draft(s, TOKENS - 1 + (uint32_t)steps, &id, step_in, 1, step_logits, step_out, &err), &err);
+            assert_ok(st_session_draft(s, TOKENS - 1 + (uint32_t)steps, &id, step_in, 1, step_logits, step_out, &err),
+                      &err);
             memcpy(step_in, step_out, sizeof step_in);
             id = (int32_t)best(step_logits);
             at = after(line, "argmax ");
@@ -456,8 +458,8 @@ static void d_draft_rows_with_the_norm_per_stream(void **state)
         st_gguf_set_copy(w, &g->keys[i]);
     st_gguf_set_bool(w, "qwen4exp.nextn_hnorm_per_stream", true);
     for (size_t i = 0; i < g->n_tensors; i++)
-        st_gguf_add_tensor(w, g->tensors[i].name, g->tensors[i].type, g->tensors[i].n_dims, g->tensors[i].ne, copy_tensor,
-                           &g->tensors[i]);
+        st_gguf_add_tensor(w, g->tensors[i].name, g->tensors[i].type, g->tensors[i].n_dims, g->tensors[i].ne,
+                           copy_tensor, &g->tensors[i]);
     assert_ok(st_gguf_writer_save(w, marked, &err), &err);
     st_gguf_writer_free(w);
     st_gguf_close(g);

@@ -1,6 +1,6 @@
-/* The reference's own numbers (golden/tiny): logits, residuals, greedy tokens, draft logits and an image prompt, with FP32
- * activations and FP32 KV cache, for several chunk sizes, and across a saved and restored state. The GGUF files are converted
- * from the checkpoint here. */
+/* The reference's own numbers (golden/tiny): logits, residuals, greedy tokens, draft logits and an image prompt, with
+ * FP32 activations and FP32 KV cache, for several chunk sizes, and across a saved and restored state. The GGUF files
+ * are converted from the checkpoint here. */
 #include "test.h"
 
 #include <math.h>
@@ -206,7 +206,8 @@ static void image_prompt_from_embeddings_and_positions(void **state)
     for (uint32_t chunk = 1; chunk <= 256; chunk = chunk * 4 + 1) {
         struct strata_engine *e = engine(chunk, 1, false);
         struct strata_session *s = session(e);
-        const struct st_safetensor *ids = golden("img.ids"), *embeds = golden("img.embeds"), *pos = golden("img.positions");
+        const struct st_safetensor *ids = golden("img.ids"), *embeds = golden("img.embeds"),
+                                   *pos = golden("img.positions");
         size_t n = ids->elements, hidden = e->dims.hidden, next = 0;
         int32_t *axis = calloc(3 * n, sizeof *axis);
         float *embd = calloc(n * hidden, sizeof *embd), *logits = calloc(n * e->dims.vocabulary, sizeof *logits);

@@ -1,5 +1,5 @@
-/* Real widths and mixed types against double precision: rows of committed models are one super-block long, those of the real
- * model up to forty. The evaluation is first held against the reference's own numbers. */
+/* Real widths and mixed types against double precision: rows of committed models are one super-block long, those of the
+ * real model up to forty. The evaluation is first held against the reference's own numbers. */
 #include "test.h"
 
 #include <math.h>
@@ -32,7 +32,8 @@ static void the_double_precision_model_equals_the_reference(void **state)
     assert_ok(st_gguf_open(path, &g, &err), &err);
     assert_ok(st_safetensors_create(&golden, &err), &err);
     assert_ok(st_safetensors_add(golden, unpacked(values, "tiny-model", "golden.safetensors"), &err), &err);
-    const struct st_safetensor *ids = st_safetensors_find(golden, "p90.ids"), *want = st_safetensors_find(golden, "p90.logits");
+    const struct st_safetensor *ids = st_safetensors_find(golden, "p90.ids"),
+                               *want = st_safetensors_find(golden, "p90.logits");
     assert_true(ids && want && ids->elements == N);
     double *logits = malloc(want->elements * sizeof *logits);
     float *listed = malloc(want->elements * sizeof *listed);
@@ -80,8 +81,10 @@ static void residuals_at_real_widths_equal_double_precision(void **state)
     for (int i = 0; i < TOKENS; i++)
         ids[i] = i == 11 || i == 12 ? (int32_t)spec->reset : (i * 37 + 5) % 251 * 2;
     size_t wide = (size_t)spec->streams * spec->hidden, vocabulary = spec->vocabulary;
-    double *want = malloc(spec->layers * TOKENS * wide * sizeof *want), *want_logits = malloc(TOKENS * vocabulary * sizeof *want);
-    float *got = malloc(spec->layers * TOKENS * wide * sizeof *got), *logits = malloc(TOKENS * vocabulary * sizeof *logits);
+    double *want = malloc(spec->layers * TOKENS * wide * sizeof *want),
+           *want_logits = malloc(TOKENS * vocabulary * sizeof *want);
+    float *got = malloc(spec->layers * TOKENS * wide * sizeof *got),
+          *logits = malloc(TOKENS * vocabulary * sizeof *logits);
     fp64_evaluate(m->gguf, ids, TOKENS, want, want_logits);
     for (int form = 0; form < 3; form++) {
         bool fp32 = form < 2;

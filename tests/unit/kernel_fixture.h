@@ -96,7 +96,8 @@ static inline struct st_weight random_weight(uint64_t *seed, int type, uint32_t 
 /* F32 weight over the caller's values. */
 static inline struct st_weight float_weight(const float *v, uint32_t cols, uint32_t rows)
 {
-    return (struct st_weight){.data = v, .type = ST_TYPE_F32, .cols = cols, .rows = rows, .row_bytes = cols * sizeof *v};
+    return (struct st_weight){
+        .data = v, .type = ST_TYPE_F32, .cols = cols, .rows = rows, .row_bytes = cols * sizeof *v};
 }
 
 struct fixture_run {
@@ -135,18 +136,19 @@ static inline void run_command(const struct st_command *c, int threads, size_t s
     st_team_free(team);
 }
 
-/* Attention of one head with two elements, for tests of which positions a row attends to. Keys, values and raw index keys
- * that earlier rows would have left are zeros. */
+/* Attention of one head with two elements, for tests of which positions a row attends to. Keys, values and raw index
+ * keys that earlier rows would have left are zeros. */
 enum { ONE_QUERY_DIM = 2, ONE_QUERY_RATIO = 4 };
 
 struct one_query {
     struct fixture_rows f;
-    float q[2 * ONE_QUERY_DIM], k[ONE_QUERY_DIM], v[ONE_QUERY_DIM], iq[ONE_QUERY_DIM], ik[ONE_QUERY_DIM], out[ONE_QUERY_DIM];
+    float q[2 * ONE_QUERY_DIM], k[ONE_QUERY_DIM], v[ONE_QUERY_DIM], iq[ONE_QUERY_DIM], ik[ONE_QUERY_DIM],
+        out[ONE_QUERY_DIM];
     float ring[ST_QSA_RING][ONE_QUERY_DIM];
     int32_t axis_ring[ST_QSA_RING][3], count;
-    uint32_t *chosen;  /* the count allowed positions; count -1: all */
-    float *pooled;     /* [context / ONE_QUERY_RATIO][ONE_QUERY_DIM]: index keys of the blocks, for the caller to set */
-    uint8_t *cache[2];
+    uint32_t *chosen; /* the count allowed positions; count -1: all */
+    float *pooled;    /* [context / ONE_QUERY_RATIO][ONE_QUERY_DIM]: index keys of the blocks, for the caller to set */
+    float *cache[2];
     uint32_t context, budget;
 };
 
@@ -156,7 +158,7 @@ static inline void one_query_new(struct one_query *x, uint32_t context, uint32_t
     x->chosen = calloc(budget + ONE_QUERY_RATIO, sizeof *x->chosen);
     x->pooled = calloc((size_t)context / ONE_QUERY_RATIO * ONE_QUERY_DIM, sizeof *x->pooled);
     for (int i = 0; i < 2; i++)
-        x->cache[i] = calloc((size_t)context * ONE_QUERY_DIM, sizeof(float));
+        x->cache[i] = calloc((size_t)context * ONE_QUERY_DIM, sizeof *x->cache[i]);
 }
 
 static inline void one_query_free(struct one_query *x)
@@ -190,8 +192,8 @@ static inline void one_query_run(struct one_query *x, int32_t position)
                                      .k_norm = one,
                                      .iq_norm = one,
                                      .ik_norm = one,
-                                     .k_cache = x->cache[0],
-                                     .v_cache = x->cache[1],
+                                     .k_cache = (uint8_t *)x->cache[0],
+                                     .v_cache = (uint8_t *)x->cache[1],
                                      .raw_ring = x->ring[0],
                                      .axis_ring = x->axis_ring[0],
                                      .pooled = x->pooled,

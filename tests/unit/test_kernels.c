@@ -1,6 +1,6 @@
 /* Kernel families: a row has the same bits whatever window it is computed in, wherever it stands in it, whoever its
- * neighbours are, on any number of workers and with every instruction set of the processor. Speculation, batching and the
- * replay of stored inputs rely on it. */
+ * neighbours are, on any number of workers and with every instruction set of the processor. Speculation, batching and
+ * the replay of stored inputs rely on it. */
 #include "test.h"
 
 #include <math.h>
@@ -105,7 +105,8 @@ static void *state(struct bench *b, size_t bytes)
     return p;
 }
 
-static const struct st_weight *weight(struct bench *b, int type, uint32_t cols, uint32_t rows, uint32_t experts, bool fp32)
+static const struct st_weight *weight(struct bench *b, int type, uint32_t cols, uint32_t rows, uint32_t experts,
+                                      bool fp32)
 {
     assert_true(b->weights < WEIGHTS);
     void *memory;
@@ -203,7 +204,8 @@ static void compare(const struct bench *b, const uint8_t *want, size_t size, con
     uint8_t *got = snapshot(b, &own);
     assert_int_equal(own, size);
     if (memcmp(got, want, size))
-        fail_msg("%s: %s, window %d, %s, %d workers: other bits than row by row", b->name, schedule, window, level, threads);
+        fail_msg("%s: %s, window %d, %s, %d workers: other bits than row by row", b->name, schedule, window, level,
+                 threads);
     free(got);
 }
 
@@ -306,7 +308,8 @@ static void rows_are_independent_in_gated_residual(void **unused)
 {
     (void)unused;
     enum { STREAMS = 4, HIDDEN = 128, RANK = 96, WIDE = STREAMS * HIDDEN };
-    static const int types[][3] = {{ST_TYPE_Q4_K, ST_TYPE_Q8_0, ST_TYPE_BF16}, {ST_TYPE_F32, ST_TYPE_IQ4_NL, ST_TYPE_Q8_0}};
+    static const int types[][3] = {{ST_TYPE_Q4_K, ST_TYPE_Q8_0, ST_TYPE_BF16},
+                                   {ST_TYPE_F32, ST_TYPE_IQ4_NL, ST_TYPE_Q8_0}};
     for (int fp32 = 0; fp32 < 2; fp32++) {
         struct bench *b = bench_new("gated residual");
         float *r = lane(b, WIDE, true, true), *m = output(b, HIDDEN), *inj = output(b, STREAMS);
@@ -418,7 +421,8 @@ static void rows_are_independent_in_route_and_experts(void **unused)
 {
     (void)unused;
     enum { HIDDEN = 256, WIDTH = 64, SHARED = 96, EXPERTS = 6, USED = 3 };
-    static const int types[][3] = {{ST_TYPE_Q4_K, ST_TYPE_IQ3_XXS, ST_TYPE_Q2_0}, {ST_TYPE_Q8_0, ST_TYPE_BF16, ST_TYPE_Q5_1}};
+    static const int types[][3] = {{ST_TYPE_Q4_K, ST_TYPE_IQ3_XXS, ST_TYPE_Q2_0},
+                                   {ST_TYPE_Q8_0, ST_TYPE_BF16, ST_TYPE_Q5_1}};
     for (int fp32 = 0; fp32 < 2; fp32++) {
         struct bench *b = bench_new("router and experts");
         float *m = input(b, HIDDEN);
@@ -466,7 +470,16 @@ static void rows_are_independent_in_route_and_experts(void **unused)
 static void rows_are_independent_in_ngram_memory(void **unused)
 {
     (void)unused;
-    enum { STREAMS = 4, HIDDEN = 64, WIDE = STREAMS * HIDDEN, HEADS = NGRAM_HEADS, WIDTH = 32, TAPS = 4, ORDER = 3, ROWS = 97 };
+    enum {
+        STREAMS = 4,
+        HIDDEN = 64,
+        WIDE = STREAMS * HIDDEN,
+        HEADS = NGRAM_HEADS,
+        WIDTH = 32,
+        TAPS = 4,
+        ORDER = 3,
+        ROWS = 97
+    };
     struct bench *b = bench_new("n-gram memory");
     struct st_ngram_hash *hash = keep(b, calloc(1, sizeof *hash));
     *hash = (struct st_ngram_hash){.order = ORDER,

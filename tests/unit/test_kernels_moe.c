@@ -1,5 +1,5 @@
-/* Router and experts against a plain evaluation of one row and one expert at a time, bit for bit: the choice, its order, the
- * groups, and the order of the sums. */
+/* Router and experts against a plain evaluation of one row and one expert at a time, bit for bit: the choice, its
+ * order, the groups, and the order of the sums. */
 #include "test.h"
 
 #include <math.h>
@@ -124,7 +124,7 @@ static void plain_expert(const struct st_weight *gate, const struct st_weight *u
 /* One row: logits, the best first with lower index first on ties, softmax over them, then expert after expert. */
 static void plain_row(const struct weights *w, const float *m, int32_t *expert, float *weight, float *shared, float *y)
 {
-    float logit[EXPERTS], o[HIDDEN], sum = 0;
+    float logit[EXPERTS] = {0}, o[HIDDEN], sum = 0;
     bool taken[EXPERTS] = {false};
     plain_product(&w->router, 0, m, logit);
     for (int i = 0; i < USED; i++) {

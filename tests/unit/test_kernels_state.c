@@ -160,7 +160,8 @@ static void check_choice(const float *x, int blocks, int keep, int tail)
 static void chosen_blocks_equal_a_full_sort(void **state)
 {
     (void)state;
-    static const int sizes[][2] = {{2, 1}, {3, 1}, {3, 2}, {5, 4}, {17, 3}, {64, 63}, {100, 1}, {513, 512}, {BLOCKS - 1, 512}};
+    static const int sizes[][2] = {{2, 1},   {3, 1},   {3, 2},     {5, 4},           {17, 3},
+                                   {64, 63}, {100, 1}, {513, 512}, {BLOCKS - 1, 512}};
     uint64_t seed = 31;
     float x[BLOCKS];
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -169,14 +170,14 @@ static void chosen_blocks_equal_a_full_sort(void **state)
             for (int b = 0; b < n; b++) {
                 float r = random_float(&seed, 1);
                 switch (form) {
-                case 0: x[b] = r; break;                           /* about half of them negative: score 0 */
-                case 1: x[b] = 1; break;                           /* all equal */
-                case 2: x[b] = 0; break;                           /* zeros */
-                case 3: x[b] = -1 - fabsf(r); break;               /* all cut off to zero */
-                case 4: x[b] = (float)b; break;                    /* ascending */
-                case 5: x[b] = (float)(n - b); break;              /* descending */
-                case 6: x[b] = (float)(b < n / 2 ? b : n - b); break; /* up and down, in pairs of ties */
-                case 7: x[b] = (float)(b % 3); break;              /* many ties of three values */
+                case 0: x[b] = r; break;                                /* about half of them negative: score 0 */
+                case 1: x[b] = 1; break;                                /* all equal */
+                case 2: x[b] = 0; break;                                /* zeros */
+                case 3: x[b] = -1 - fabsf(r); break;                    /* all cut off to zero */
+                case 4: x[b] = (float)b; break;                         /* ascending */
+                case 5: x[b] = (float)(n - b); break;                   /* descending */
+                case 6: x[b] = (float)(b < n / 2 ? b : n - b); break;   /* up and down, in pairs of ties */
+                case 7: x[b] = (float)(b % 3); break;                   /* many ties of three values */
                 default: x[b] = b == n / 2 ? 1e30f : r * 1e-30f; break; /* one far above tiny ones */
                 }
             }

@@ -1,5 +1,5 @@
-/* The model's reference vectors (tests/unit/data/reference_vectors.txt): n-gram rows, rotation, the delta recurrence in both
- * forms, the gated residual, the n-gram gate and the counts of the block index. */
+/* The model's reference vectors (tests/unit/data/reference_vectors.txt): n-gram rows, rotation, the delta recurrence in
+ * both forms, the gated residual, the n-gram gate and the counts of the block index. */
 #include "test.h"
 
 #include <math.h>
@@ -16,10 +16,10 @@ static char *vectors;
 /* The text after the line that begins with a title. */
 static const char *part(const char *title)
 {
-    const char *p = strstr(vectors, title);
-    if (!p)
+    const char *p = strstr(vectors, title), *end = p ? strchr(p, '\n') : NULL;
+    if (!end)
         fail_msg("no part '%s'", title);
-    return strchr(p, '\n') + 1;
+    return end + 1;
 }
 
 /* Next number, over any separators that are no part of one. */
@@ -102,17 +102,28 @@ static void read_released(struct q4e_hparams *h)
     static const struct {
         const char *name;
         uint32_t value;
-    } keys[] = {{"block_count", 48},           {"context_length", 262144},
-                {"embedding_length", 2560},    {"attention.head_count", 24},
-                {"attention.head_count_kv", 2}, {"attention.key_length", 256},
-                {"attention.value_length", 256}, {"rope.dimension_count", 64},
-                {"ssm.conv_kernel", 4},        {"ssm.state_size", 128},
-                {"ssm.group_count", 16},       {"ssm.time_step_rank", 48},
-                {"ssm.inner_size", 6144},      {"expert_count", 512},
-                {"expert_used_count", 10},     {"expert_feed_forward_length", 640},
-                {"expert_shared_feed_forward_length", 640}, {"hyper_connection.count", 4},
-                {"hyper_connection.low_rank", 320}, {"attention.indexer.head_count", 4},
-                {"attention.indexer.key_length", 128}, {"attention.indexer.top_k", 2048}};
+    } keys[] = {{"block_count", 48},
+                {"context_length", 262144},
+                {"embedding_length", 2560},
+                {"attention.head_count", 24},
+                {"attention.head_count_kv", 2},
+                {"attention.key_length", 256},
+                {"attention.value_length", 256},
+                {"rope.dimension_count", 64},
+                {"ssm.conv_kernel", 4},
+                {"ssm.state_size", 128},
+                {"ssm.group_count", 16},
+                {"ssm.time_step_rank", 48},
+                {"ssm.inner_size", 6144},
+                {"expert_count", 512},
+                {"expert_used_count", 10},
+                {"expert_feed_forward_length", 640},
+                {"expert_shared_feed_forward_length", 640},
+                {"hyper_connection.count", 4},
+                {"hyper_connection.low_rank", 320},
+                {"attention.indexer.head_count", 4},
+                {"attention.indexer.key_length", 128},
+                {"attention.indexer.top_k", 2048}};
     struct strata_error err;
     struct st_gguf_writer *w;
     struct st_gguf *g;
@@ -174,8 +185,9 @@ struct recurrence {
     double scale; /* of v, and so of outputs and state */
 };
 
-/* The listed inputs are those after convolution and silu, which cannot be below -0.28: q and k are given at an eighth, with
- * an eps that makes up for it, and v small enough that the norm of the output (which has the same eps) can be undone. */
+/* The listed inputs are those after convolution and silu, which cannot be below -0.28: q and k are given at an eighth,
+ * with an eps that makes up for it, and v small enough that the norm of the output (which has the same eps) can be
+ * undone. */
 static void fill_recurrence(struct recurrence *x)
 {
     *x = (struct recurrence){.scale = 1.0 / 512};
@@ -315,9 +327,8 @@ static void gated_residual_read_and_write(void **state)
                                                .x = x,
                                                .lo = lo,
                                                .acts = &acts}};
-    struct st_command write = {
-        .op = ST_OP_gated_write,
-        .u.gated_write = {.n = &rows, .r = r, .inj = inj, .o = o, .streams = HC, .hidden = N}};
+    struct st_command write = {.op = ST_OP_gated_write,
+                               .u.gated_write = {.n = &rows, .r = r, .inj = inj, .o = o, .streams = HC, .hidden = N}};
     run_command(&read, 1, 0);
     run_command(&write, 1, 0);
     free(memory);
@@ -433,12 +444,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ngram_rows_of_the_released_constants),
-        cmocka_unit_test(rotary_frequencies_and_axes),
-        cmocka_unit_test(delta_recurrence_step_by_step),
-        cmocka_unit_test(delta_recurrence_in_one_chunk),
-        cmocka_unit_test(gated_residual_read_and_write),
-        cmocka_unit_test(ngram_gate_of_small_and_large_scores),
+        cmocka_unit_test(ngram_rows_of_the_released_constants), cmocka_unit_test(rotary_frequencies_and_axes),
+        cmocka_unit_test(delta_recurrence_step_by_step),        cmocka_unit_test(delta_recurrence_in_one_chunk),
+        cmocka_unit_test(gated_residual_read_and_write),        cmocka_unit_test(ngram_gate_of_small_and_large_scores),
         cmocka_unit_test(attended_tokens_by_position),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
