@@ -19,10 +19,10 @@ static const struct variant {
     int type;
     uint32_t rows, tile, row_bytes;
 } variants[] = {
-    {{"st_ordered_q8_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
-    {{"st_free_q8_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
-    {{"st_ordered_q2_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 8, 720},
-    {{"st_free_q2_0", "order", "pcciiii", {160, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 8, 720},
+    {{"st_ordered_q8_0", "order", "pcciiii", {192, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
+    {{"st_free_q8_0", "order", "pcciiii", {192, 1, 1}, true}, ST_TYPE_Q8_0, 16384, 4, 2720},
+    {{"st_ordered_q2_0", "order", "pcciiii", {192, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 16, 720},
+    {{"st_free_q2_0", "order", "pcciiii", {192, 1, 1}, true}, ST_TYPE_Q2_0, 32768, 16, 720},
 };
 
 struct bench {
@@ -64,7 +64,7 @@ static enum strata_result run(struct bench *b, const struct variant *v, struct s
     struct st_function_info info;
     struct st_graph *graph = NULL;
     const uint64_t matrix = (uint64_t)v->rows * v->row_bytes;
-    const uint32_t groups = 8 * b->dev->info.units;
+    const uint32_t groups = (v->type == ST_TYPE_Q8_0 ? 5 : 3) * b->dev->info.units;
     uint32_t launches = (uint32_t)(ARENA / matrix);
     launches = launches > MAX_LAUNCHES ? MAX_LAUNCHES : launches;
     double best = 0;

@@ -69,7 +69,7 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
     uint64_t places = b->weight_bytes / p->bytes, at = i % places * p->bytes;
     if (p->family == MATVEC) {
         struct st_gpu_matvec a = {p->type,  b->y,     b->weights + at, b->x, p->n, p->rows, p->count, p->rows,
-                                  p->tile, 8 * b->dev->info.units};
+                                  p->tile, b->dev->info.units};
         return st_gpu_matvec(&a, out, err);
     }
     struct st_gpu_experts a = {.type = p->type,
@@ -83,7 +83,7 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
                                .n_jobs = p->n_jobs,
                                .most = p->count,
                                .tile = p->tile,
-                               .groups = 8 * b->dev->info.units};
+                               .units = b->dev->info.units};
     return p->family == GATE_UP ? st_gpu_gate_up(&a, out, err) : st_gpu_down(&a, out, err);
 }
 

@@ -15,7 +15,7 @@ struct st_gpu_experts {
     uint32_t n, rows, ldy;
     uint32_t n_jobs, most; /* the largest count of a job, 1 to 8 */
     uint32_t tile;   /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
-    uint32_t groups; /* that the device runs at once: eight per unit is good; 0 when it is not known */
+    uint32_t units;  /* of the device (struct st_device_info), 0 when they are not known */
 };
 
 /* h[place] = silu(gate . x[row]) * (up . x[row]) */

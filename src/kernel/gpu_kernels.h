@@ -19,30 +19,22 @@
     X(NORM_Q8K, "st_norm_q8k", "norm", "ppcciiif", 256, 1, 1, true)                                                   \
     X(QUANT_Q8, "st_quant_q8", "norm", "pci", 256, 1, 1, true)                                                        \
     X(QUANT_Q8K, "st_quant_q8k", "norm", "pci", 256, 1, 1, true)                                                      \
-    X(MV_Q8_0_1, "st_mv_q8_0_1", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q8_0_4, "st_mv_q8_0_4", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q8_0_8, "st_mv_q8_0_8", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q2_0_1, "st_mv_q2_0_1", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q2_0_4, "st_mv_q2_0_4", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q2_0_8, "st_mv_q2_0_8", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_IQ4_NL_1, "st_mv_iq4_nl_1", "matvec", "pcciiiiii", 160, 1, 1, true)                                           \
-    X(MV_IQ4_NL_4, "st_mv_iq4_nl_4", "matvec", "pcciiiiii", 160, 1, 1, true)                                           \
-    X(MV_IQ4_NL_8, "st_mv_iq4_nl_8", "matvec", "pcciiiiii", 160, 1, 1, true)                                           \
-    X(MV_Q4_K_1, "st_mv_q4_k_1", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q4_K_4, "st_mv_q4_k_4", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(MV_Q4_K_8, "st_mv_q4_k_8", "matvec", "pcciiiiii", 160, 1, 1, true)                                               \
-    X(GATE_UP_Q8_0_1, "st_gate_up_q8_0_1", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(GATE_UP_Q8_0_4, "st_gate_up_q8_0_4", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(GATE_UP_Q8_0_8, "st_gate_up_q8_0_8", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(GATE_UP_Q2_0_1, "st_gate_up_q2_0_1", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(GATE_UP_Q2_0_4, "st_gate_up_q2_0_4", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(GATE_UP_Q2_0_8, "st_gate_up_q2_0_8", "experts", "pccciiiii", 160, 1, 1, true)                                    \
-    X(DOWN_Q8_0_1, "st_down_q8_0_1", "experts", "pccciiiii", 160, 1, 1, true)                                          \
-    X(DOWN_Q8_0_4, "st_down_q8_0_4", "experts", "pccciiiii", 160, 1, 1, true)                                          \
-    X(DOWN_Q8_0_8, "st_down_q8_0_8", "experts", "pccciiiii", 160, 1, 1, true)                                          \
-    X(DOWN_Q2_0_1, "st_down_q2_0_1", "experts", "pccciiiii", 160, 1, 1, true)                                          \
-    X(DOWN_Q2_0_4, "st_down_q2_0_4", "experts", "pccciiiii", 160, 1, 1, true)                                          \
-    X(DOWN_Q2_0_8, "st_down_q2_0_8", "experts", "pccciiiii", 160, 1, 1, true)
+    X(MV_Q8_0_1, "st_mv_q8_0_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(MV_Q8_0_8, "st_mv_q8_0_8", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(MV_Q2_0_1, "st_mv_q2_0_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(MV_Q2_0_8, "st_mv_q2_0_8", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(MV_IQ4_NL_1, "st_mv_iq4_nl_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                           \
+    X(MV_IQ4_NL_8, "st_mv_iq4_nl_8", "matvec", "pcciiiiii", 192, 1, 1, true)                                           \
+    X(MV_Q4_K_1, "st_mv_q4_k_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(MV_Q4_K_8, "st_mv_q4_k_8", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
+    X(GATE_UP_Q8_0_1, "st_gate_up_q8_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                    \
+    X(GATE_UP_Q8_0_8, "st_gate_up_q8_0_8", "experts", "pccciiiii", 192, 1, 1, true)                                    \
+    X(GATE_UP_Q2_0_1, "st_gate_up_q2_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                    \
+    X(GATE_UP_Q2_0_8, "st_gate_up_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true)                                    \
+    X(DOWN_Q8_0_1, "st_down_q8_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                          \
+    X(DOWN_Q8_0_8, "st_down_q8_0_8", "experts", "pccciiiii", 192, 1, 1, true)                                          \
+    X(DOWN_Q2_0_1, "st_down_q2_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                          \
+    X(DOWN_Q2_0_8, "st_down_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true)
 
 #define ST_GPU_KERNEL_ID(id, symbol, module, args, x, y, z, hot) ST_GPU_##id,
 enum st_gpu_kernel { ST_GPU_KERNELS(ST_GPU_KERNEL_ID) ST_GPU_KERNEL_COUNT };

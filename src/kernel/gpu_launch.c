@@ -6,7 +6,7 @@
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
 
-enum { COPY_GROUP = 256 * 4 * 16, ROWS_LIMIT = 65535, DEFAULT_GROUPS = 1024 };
+enum { COPY_GROUP = 256 * 4 * 16, ROWS_LIMIT = 65535, DEFAULT_UNITS = 64 };
 
 static uint32_t divide_up(uint32_t a, uint32_t b)
 {
@@ -90,18 +90,21 @@ enum strata_result st_gpu_quantize(enum st_act act, st_addr q, st_addr x, uint32
 
 /* ---- products ---- */
 
-/* What a product kernel needs to know of a type; kernels stand in the order 1, 4, 8 rows. */
+/* What a product kernel needs to know of a type; the kernel for up to 8 rows stands behind that for one. */
 static const struct product_type {
     int type;
     enum st_gpu_kernel matvec;
     int gate_up, down;     /* first kernel of the family, -1 for none */
     uint32_t elems, bytes; /* of a block */
     uint32_t block_bytes;  /* for 32 elements */
+    /* Groups that run at once on one unit, what registers and local memory allow on an H200: products of one row, of
+     * several, gate and up of one row. */
+    uint32_t groups, groups_many, groups_gate_up;
 } product_types[] = {
-    {ST_TYPE_Q8_0, ST_GPU_MV_Q8_0_1, ST_GPU_GATE_UP_Q8_0_1, ST_GPU_DOWN_Q8_0_1, 32, 34, 34},
-    {ST_TYPE_Q2_0, ST_GPU_MV_Q2_0_1, ST_GPU_GATE_UP_Q2_0_1, ST_GPU_DOWN_Q2_0_1, 64, 18, 9},
-    {ST_TYPE_IQ4_NL, ST_GPU_MV_IQ4_NL_1, -1, -1, 32, 18, 18},
-    {ST_TYPE_Q4_K, ST_GPU_MV_Q4_K_1, -1, -1, 256, 144, 18},
+    {ST_TYPE_Q8_0, ST_GPU_MV_Q8_0_1, ST_GPU_GATE_UP_Q8_0_1, ST_GPU_DOWN_Q8_0_1, 32, 34, 34, 5, 4, 4},
+    {ST_TYPE_Q2_0, ST_GPU_MV_Q2_0_1, ST_GPU_GATE_UP_Q2_0_1, ST_GPU_DOWN_Q2_0_1, 64, 18, 9, 3, 2, 2},
+    {ST_TYPE_IQ4_NL, ST_GPU_MV_IQ4_NL_1, -1, -1, 32, 18, 18, 4, 4, 0},
+    {ST_TYPE_Q4_K, ST_GPU_MV_Q4_K_1, -1, -1, 256, 144, 18, 5, 3, 0},
 };
 
 static const struct product_type *product_type(int type)
@@ -121,12 +124,7 @@ static const char *type_name(int type)
 /* The kernel's place in its family, and its rows. */
 static uint32_t many_index(uint32_t count)
 {
-    return count == 1 ? 0 : count <= 4 ? 1 : 2;
-}
-
-static uint32_t many_rows(uint32_t count)
-{
-    return count == 1 ? 1 : count <= 4 ? 4 : 8;
+    return count == 1 ? 0 : 1;
 }
 
 /* The rules of layout.h; n is a multiple of the block. */
@@ -137,15 +135,17 @@ uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n)
         return 0;
     uint32_t total = n / 32, chunks = divide_up(total, ST_CHUNK), unit = type == ST_TYPE_Q2_0 ? 4 : 2;
     uint32_t blocks = chunks == 1 ? total : divide_up(divide_up(total, chunks), 8) * 8;
-    uint32_t limit = ST_PRODUCT_GROUP / divide_up(blocks, unit), by_sums = ST_SUM_VECTORS / (divide_up(blocks, 4) | 1);
-    uint32_t by_outputs = ST_PRODUCT_GROUP / many;
-    limit = by_sums < limit ? by_sums : limit;
+    uint32_t units = divide_up(blocks, unit), q2 = type == ST_TYPE_Q2_0;
+    uint32_t passes = ST_PRODUCT_PASSES(type == ST_TYPE_Q8_0, q2, many);
+    uint32_t limit = ST_PRODUCT_ITEMS / units * passes, by_terms = ST_TERM_VECTORS(q2) * passes / (units * unit / 2 | 1);
+    uint32_t by_outputs = ST_PRODUCT_GROUP - ST_PRODUCT_ITEMS;
+    limit = by_terms < limit ? by_terms : limit;
     limit = by_outputs < limit ? by_outputs : limit;
     /* tiles that begin at multiples of 16 bytes, where there are such */
     uint32_t bytes = total * t->block_bytes, step = 1;
     while (bytes * step % 16)
         step *= 2;
-    if (chunks == 1 && step <= limit)
+    if (chunks == 1 && bytes % 4 == 0 && step <= limit)
         return limit / step * step;
     return limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS;
 }
@@ -153,17 +153,17 @@ uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n)
 /* The tile of a launch: the largest, or the wanted one; 0 when that is not possible. */
 static uint32_t choose_tile(int type, uint32_t count, uint32_t n, uint32_t wanted)
 {
-    uint32_t limit = st_gpu_tile_limit(type, many_rows(count), n);
+    uint32_t limit = st_gpu_tile_limit(type, count == 1 ? 1 : ST_MAX_ROWS, n);
     if (wanted > ST_LOOSE_ROWS && wanted != limit)
         return 0;
     return wanted == 0 ? limit : wanted <= limit ? wanted : 0;
 }
 
-/* How many groups share the tiles: as many as run at once, and not more than there are tiles. */
-static uint32_t choose_groups(uint32_t at_once, uint32_t tiles)
+/* How many groups share the tiles: as many as run at once on a device with so many units, and not more than there are tiles. */
+static uint32_t choose_groups(uint32_t per_unit, uint32_t units, uint32_t sharers, uint32_t tiles)
 {
-    at_once = at_once ? at_once : DEFAULT_GROUPS;
-    return at_once < tiles ? at_once : tiles;
+    uint32_t groups = divide_up((units ? units : DEFAULT_UNITS) * per_unit, sharers);
+    return groups < tiles ? groups : tiles;
 }
 
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err)
@@ -176,7 +176,7 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
         return st_fail(err, STRATA_E_UNSUPPORTED,
                        "matrix-vector product: no kernel for %u rows times %s [%u x %u] in tiles of %u rows", a->count,
                        type_name(a->type), a->rows, a->n, a->tile);
-    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)), choose_groups(a->groups, divide_up(a->rows, tile)), 1);
+    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)), choose_groups(a->count == 1 ? t->groups : t->groups_many, a->units, 1, divide_up(a->rows, tile)), 1);
     out->args[0].p = a->y;
     out->args[1].p = a->w;
     out->args[2].p = a->x;
@@ -203,9 +203,10 @@ static enum strata_result experts(const char *family, const struct st_gpu_expert
     if (tile == 0 || a->most > ST_MAX_ROWS || a->rows == 0 || a->n_jobs == 0 || a->n_jobs > ROWS_LIMIT || a->ldy < a->rows)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for up to %u rows times %s [%u x %u] in tiles of %u rows",
                        family, a->most, type_name(a->type), a->rows, a->n, a->tile);
-    uint32_t groups = a->groups ? a->groups : DEFAULT_GROUPS;
     start(out, (enum st_gpu_kernel)((uint32_t)first + many_index(a->most)),
-          choose_groups(divide_up(groups, a->n_jobs), divide_up(a->rows, tile)), a->n_jobs);
+          choose_groups(a->most > 1 ? t->groups_many : matrices == 2 ? t->groups_gate_up : t->groups, a->units, a->n_jobs,
+                        divide_up(a->rows, tile)),
+          a->n_jobs);
     out->args[0].p = a->y;
     out->args[1].p = a->base;
     out->args[2].p = a->jobs;
@@ -230,10 +231,10 @@ enum strata_result st_gpu_down(const struct st_gpu_experts *a, struct st_gpu_lau
 
 /* ---- traffic ---- */
 
-/* The type of the kernel `kernel` when it is one of the three that start at first. */
+/* Whether the kernel is one of the two that start at first. */
 static bool of_family(enum st_gpu_kernel kernel, int first)
 {
-    return first >= 0 && (int)kernel >= first && (int)kernel < first + 3;
+    return first >= 0 && (int)kernel >= first && (int)kernel < first + 2;
 }
 
 uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const union st_arg *args)

@@ -13,14 +13,14 @@ struct st_gpu_matvec {
     st_addr x; /* count activation rows in the type's layout, st_gpu_act_stride apart */
     uint32_t n, rows, count, ldy;
     uint32_t tile;   /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
-    uint32_t groups; /* that the device runs at once: eight per unit is good; 0 when it is not known */
+    uint32_t units;  /* of the device (struct st_device_info), 0 when they are not known */
 };
 
 /* STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err);
 
-/* The most weight rows that a group can work on at a time for the type, up to `many` (1, 4, 8) activation rows and n columns;
- * 0 when no kernel can serve n. */
+/* The most weight rows that a group can work on at a time for the type, up to `many` (1 or ST_MAX_ROWS) activation
+ * rows and n columns; 0 when no kernel can serve n. */
 uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n);
 
 #endif

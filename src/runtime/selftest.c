@@ -224,7 +224,7 @@ static enum strata_result finish(struct run *run, enum strata_result r, make_fn 
 
 /* ---- dialect ---- */
 
-enum { DIALECT_ITEMS = 128, DIALECT_VALUES = 17 };
+enum { DIALECT_ITEMS = 128, DIALECT_VALUES = 16 };
 
 static uint32_t bits_of(float f)
 {
@@ -268,11 +268,10 @@ static void dialect_values(const uint32_t *in, uint32_t item, uint32_t lanes, ui
     out[3] = (uint32_t)votes ^ (uint32_t)(votes >> 32);
     out[4] = any;
     out[5] = (uint32_t)dot4(word, next, (int32_t)item);
-    out[6] = out[16] = 0;
-    for (int i = 0; i < 32; i += 8) {
-        out[6] |= (uint32_t)table[word >> i & 15] << i;
-        out[16] |= (uint32_t)table[word >> i >> 4 & 15] << i;
-    }
+    out[6] = 0;
+    for (int i = 0; i < 32; i += 8)
+        out[6] += (uint32_t)((int8_t)table[word >> i & 15] * (int8_t)(next >> i) +
+                             (int8_t)table[word >> i >> 4 & 15] * (int8_t)(word >> i));
     out[7] = bits_of(sqrtf(fabsf(f)));
     out[8] = bits_of(1.0f / f);
     out[9] = bits_of(1.0f / sqrtf(fabsf(f)));
@@ -501,15 +500,15 @@ static enum strata_result test_product(struct run *run, int type, const struct s
 {
     const struct st_type_info *info = st_type_info(type);
     struct st_gpu_matvec a = {.type = type, .n = s->n, .rows = s->rows, .count = s->count, .ldy = s->rows + below(run, 5),
-                              .groups = 1 + below(run, 6)};
+                              .units = 1 + below(run, 3)};
     if (s->n % info->block_elems)
         return STRATA_OK;
-    uint32_t limit = st_gpu_tile_limit(type, s->count == 1 ? 1 : s->count <= 4 ? 4 : 8, s->n);
+    uint32_t limit = st_gpu_tile_limit(type, s->count == 1 ? 1 : ST_MAX_ROWS, s->n);
     if (below(run, 3) == 0) /* a tile that need not begin at a multiple of 16 bytes */
         a.tile = 1 + below(run, limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS);
     uint8_t *y, *w, *x;
-    snprintf(run->shape, sizeof run->shape, "%u rows times %s [%u x %u], tile %u, %u groups", s->count, info->name, s->rows, s->n,
-             a.tile, a.groups);
+    snprintf(run->shape, sizeof run->shape, "%u rows times %s [%u x %u], tile %u, %u units", s->count, info->name, s->rows, s->n,
+             a.tile, a.units);
     size_t bytes = (size_t)s->rows * (s->n / info->block_elems) * info->block_bytes;
     enum strata_result r = add_buffer(run, (size_t)s->count * a.ldy * 4, &y, err);
     if (r == STRATA_OK)
@@ -575,7 +574,7 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
         n_jobs += job->count > 0;
     }
     struct expert_params p = {.experts = {.type = type, .n = n, .rows = rows, .ldy = rows + below(run, 4), .n_jobs = n_jobs,
-                                          .most = most, .groups = 1 + below(run, 12)},
+                                          .most = most, .units = 1 + below(run, 4)},
                               .down = down};
     uint8_t *y, *w, *j, *x;
     snprintf(run->shape, sizeof run->shape, "%s: %u experts %s [%u x %u], %u tokens, %u pairs", down ? "down" : "gate and up",

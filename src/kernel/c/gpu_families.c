@@ -187,42 +187,34 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
         quantize(ST_ACT_Q8K, grid, args);
         return true;
     case ST_GPU_MV_Q8_0_1:
-    case ST_GPU_MV_Q8_0_4:
     case ST_GPU_MV_Q8_0_8:
         matvec(dot, ST_TYPE_Q8_0, args);
         return true;
     case ST_GPU_MV_Q2_0_1:
-    case ST_GPU_MV_Q2_0_4:
     case ST_GPU_MV_Q2_0_8:
         matvec(dot, ST_TYPE_Q2_0, args);
         return true;
     case ST_GPU_MV_IQ4_NL_1:
-    case ST_GPU_MV_IQ4_NL_4:
     case ST_GPU_MV_IQ4_NL_8:
         matvec(dot, ST_TYPE_IQ4_NL, args);
         return true;
     case ST_GPU_MV_Q4_K_1:
-    case ST_GPU_MV_Q4_K_4:
     case ST_GPU_MV_Q4_K_8:
         matvec(dot, ST_TYPE_Q4_K, args);
         return true;
     case ST_GPU_GATE_UP_Q8_0_1:
-    case ST_GPU_GATE_UP_Q8_0_4:
     case ST_GPU_GATE_UP_Q8_0_8:
         experts(dot, ST_TYPE_Q8_0, false, grid, args);
         return true;
     case ST_GPU_GATE_UP_Q2_0_1:
-    case ST_GPU_GATE_UP_Q2_0_4:
     case ST_GPU_GATE_UP_Q2_0_8:
         experts(dot, ST_TYPE_Q2_0, false, grid, args);
         return true;
     case ST_GPU_DOWN_Q8_0_1:
-    case ST_GPU_DOWN_Q8_0_4:
     case ST_GPU_DOWN_Q8_0_8:
         experts(dot, ST_TYPE_Q8_0, true, grid, args);
         return true;
     case ST_GPU_DOWN_Q2_0_1:
-    case ST_GPU_DOWN_Q2_0_4:
     case ST_GPU_DOWN_Q2_0_8:
         experts(dot, ST_TYPE_Q2_0, true, grid, args);
         return true;

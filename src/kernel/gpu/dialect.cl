@@ -29,9 +29,10 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     out[3 * GROUP + item] = (uint)votes ^ (uint)(votes >> 32);
     out[4 * GROUP + item] = st_any(word % 64 == 5);
     out[5 * GROUP + item] = (uint)st_dot4(word, words[(item + 1) % GROUP], (int)item);
-    uint lower, upper;
+    uint lower, upper, with_lower = words[(item + 1) % GROUP], with_upper = word;
     st_lookup_nibbles(word, 0x03020100u, 0x87868584u, 0x0b0a0908u, 0x8f8e8d8cu, &lower, &upper);
-    out[6 * GROUP + item] = lower;
+    st_match_nibbles(&with_lower, &with_upper);
+    out[6 * GROUP + item] = (uint)st_dot4(lower, with_lower, st_dot4(upper, with_upper, 0));
     const float f = st_float_of((word & 0x807fffffu) | 0x3f000000u);
     out[7 * GROUP + item] = st_bits_of(st_sqrt(st_abs(f)));
     out[8 * GROUP + item] = st_bits_of(1.0f / f);
@@ -42,7 +43,6 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     out[13 * GROUP + item] = st_half_of_float(f * (float)(word & 0xffu) * 0x1p-20f);
     out[14 * GROUP + item] = (uint)st_round_even(f * 100.0f);
     out[15 * GROUP + item] = st_bits_of(st_fma(f, 1.0f / 3.0f, -f));
-    out[16 * GROUP + item] = upper;
 
     struct st_tile d;
     for (uint i = 0; i < ST_TILE_VALUES; i++)

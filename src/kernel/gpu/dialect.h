@@ -21,7 +21,7 @@
 #define LOCAL_ARRAY(type, name, count) local type name[count]
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
-#define UNROLL_TERMS _Pragma("unroll 4")
+#define UNROLL_TERMS _Pragma("unroll 8")
 
 #endif
 
@@ -108,17 +108,6 @@ INLINE uint st_lane(void)
 INLINE uint st_word16(uint low, uint high)
 {
     return (low >> 16) | (high << 16);
-}
-
-INLINE uint st_mul_high(uint a, uint b)
-{
-    return (uint)(((ulong)a * b) >> 32);
-}
-
-/* a / b for a < 65536 with magic = st_magic(b) of the host side. */
-INLINE uint st_divide(uint a, uint magic)
-{
-    return st_mul_high(a, magic);
 }
 
 /* ---- shuffle, vote: every lane of the wave takes part ---- */
@@ -210,19 +199,19 @@ INLINE int st_dot4(uint a, uint b, int c)
 #endif
 }
 
-/* ---- table of sixteen bytes {t0, t1, t2, t3}: the entries for the lower nibbles of the four bytes of q, and for the upper
- * ones ---- */
+/* ---- table of sixteen bytes {t0, t1, t2, t3}: the entries for the eight nibbles of q. lower and upper hold those of the
+ * lower and of the upper nibbles of the four bytes, or, where that is quicker, the same eight in another order: what they are
+ * multiplied with, four bytes for the lower and four for the upper nibbles, is brought into the same order by
+ * st_match_nibbles. ---- */
 
 INLINE void st_lookup_nibbles(uint q, uint t0, uint t1, uint t2, uint t3, uint *lower, uint *upper)
 {
 #if defined(__NVPTX__)
     /* prmt picks four bytes of eight by the nibbles of the selector's lower half: the first and second half of the table are
      * looked up with three bits of four nibbles, and a third prmt takes one of the two by the fourth bit */
-    const uint three = q & 0x77777777u, fourth = 0x32103210u | ((q & 0x88888888u) >> 1);
-    const uint a = __nvvm_prmt(__nvvm_prmt(t0, t1, three), __nvvm_prmt(t2, t3, three), fourth);
-    const uint b = __nvvm_prmt(__nvvm_prmt(t0, t1, three >> 16), __nvvm_prmt(t2, t3, three >> 16), fourth >> 16);
-    *lower = __nvvm_prmt(a, b, 0x6420u);
-    *upper = __nvvm_prmt(a, b, 0x7531u);
+    const uint three = q & 0x77777777u, fourth = 0x32103210u | ((q >> 1) & 0x44444444u);
+    *lower = __nvvm_prmt(__nvvm_prmt(t0, t1, three), __nvvm_prmt(t2, t3, three), fourth);
+    *upper = __nvvm_prmt(__nvvm_prmt(t0, t1, three >> 16), __nvvm_prmt(t2, t3, three >> 16), fourth >> 16);
 #elif defined(__AMDGCN__)
     const uint l = q & 0x0f0f0f0fu, u = (q >> 4) & 0x0f0f0f0fu;
     const uint l_high = ((l >> 3) & 0x01010101u) * 0xffu, u_high = ((u >> 3) & 0x01010101u) * 0xffu;
@@ -236,6 +225,18 @@ INLINE void st_lookup_nibbles(uint q, uint t0, uint t1, uint t2, uint t3, uint *
         const uint entry = ((word >> (k % 4 * 8)) & 0xff) << (i / 2 * 8);
         *(i % 2 ? upper : lower) |= entry;
     }
+#endif
+}
+
+INLINE void st_match_nibbles(uint *lower, uint *upper)
+{
+#if defined(__NVPTX__)
+    const uint l = *lower, u = *upper;
+    *lower = __nvvm_prmt(l, u, 0x5140u);
+    *upper = __nvvm_prmt(l, u, 0x7362u);
+#else
+    (void)lower;
+    (void)upper;
 #endif
 }
 

@@ -12,12 +12,10 @@
     KERNEL(GROUP) name(global float *restrict y, global const uchar *base, global const struct st_expert_job *restrict jobs,  \
                        global const uchar *restrict x, uint n, uint rows, uint ldy, uint tile, uint groups)                   \
     {                                                                                                                         \
-        LOCAL_ARRAY(uint4, tiles, TILES(type) * TILE_VECTORS(type));                                                          \
-        LOCAL_ARRAY(int4, sums, (many)*ST_SUM_VECTORS);                                                                       \
-        LOCAL_ARRAY(float4, scales, ST_SUM_VECTORS);                                                                          \
+        PRODUCT_MEMORY(type, many);                                                                                           \
         global const struct st_expert_job *job = jobs + st_group_y();                                                         \
         const struct product p = describe(type, n, rows, tile, groups);                                                       \
-        run_product(type, many, matrices, tiles, sums, scales, &p, st_group(), base + job->one, base + job->other, x,         \
+        run_product(type, many, matrices, tiles, terms, kept, &p, st_group(), base + job->one, base + job->other, x,         \
                     ST_Q8_STRIDE(n), job->input, (many) == 1 ? 1 : job->count, y, ldy, job->place);                           \
     }
 
@@ -25,14 +23,10 @@
 #define DOWN(name, type, many) EXPERTS(name, type, many, 1, down, down, place)
 
 GATE_UP(st_gate_up_q8_0_1, Q8_0, 1)
-GATE_UP(st_gate_up_q8_0_4, Q8_0, 4)
 GATE_UP(st_gate_up_q8_0_8, Q8_0, 8)
 GATE_UP(st_gate_up_q2_0_1, Q2_0, 1)
-GATE_UP(st_gate_up_q2_0_4, Q2_0, 4)
 GATE_UP(st_gate_up_q2_0_8, Q2_0, 8)
 DOWN(st_down_q8_0_1, Q8_0, 1)
-DOWN(st_down_q8_0_4, Q8_0, 4)
 DOWN(st_down_q8_0_8, Q8_0, 8)
 DOWN(st_down_q2_0_1, Q2_0, 1)
-DOWN(st_down_q2_0_4, Q2_0, 4)
 DOWN(st_down_q2_0_8, Q2_0, 8)

@@ -24,7 +24,7 @@
 #define UNPACK_pcciiiiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 #define UNPACK_pccciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 
-#define ROWS(X, args, name) X(args, name##_1) X(args, name##_4) X(args, name##_8)
+#define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
 #define HOST_KERNELS(X)                                                                                               \
     X(, st_empty)                                                                                                     \
     X(pcl, st_copy)                                                                                                   \

@@ -35,15 +35,18 @@ typedef uint64_t st_u64;
 #define ST_Q8K_SUMS(n) ((n) + ST_ROUND16((n) / 64))
 #define ST_Q8K_STRIDE(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
 
-/* Decode products: a group of ST_PRODUCT_GROUP work-items handles tiles of weight rows; a work-item has one unit of columns of
- * one row of the tile. A row of more than ST_CHUNK blocks of 32 elements is cut into ceil(blocks / ST_CHUNK) equal chunks,
- * rounded up to 8 blocks. With `units` units in a chunk and v = ceil(blocks of a chunk / 4) | 1, a tile has at most
- * ST_PRODUCT_GROUP / units rows, ST_SUM_VECTORS / v rows and ST_PRODUCT_GROUP / (activation rows) rows; a tile that is not one
- * stretch of memory beginning at a multiple of 16 bytes (rows in chunks, or rows whose bytes do not fit) at most
- * ST_LOOSE_ROWS. */
-#define ST_PRODUCT_GROUP 160
+/* Decode products: of a group of ST_PRODUCT_GROUP work-items the first ST_PRODUCT_ITEMS multiply and the others add. A group
+ * handles tiles of weight rows; a multiplying work-item has one unit of columns (2 blocks of 32 elements, Q2_0: 4) of
+ * ST_PRODUCT_PASSES rows of the tile. A row of more than ST_CHUNK blocks is cut into ceil(blocks / ST_CHUNK) equal chunks,
+ * rounded up to 8 blocks. With `units` units in a chunk, `passes` rows and v = half of the units' blocks | 1, a tile has at most
+ * ST_PRODUCT_ITEMS / units * passes rows, ST_TERM_VECTORS * passes / v rows and ST_PRODUCT_GROUP - ST_PRODUCT_ITEMS rows; a tile
+ * that is not one stretch of memory beginning at a multiple of 16 bytes (rows in chunks, or rows whose bytes do not fit) at
+ * most ST_LOOSE_ROWS. many: activation rows that the kernel can serve, 1 or ST_MAX_ROWS. */
+#define ST_PRODUCT_GROUP 192
+#define ST_PRODUCT_ITEMS 160
+#define ST_PRODUCT_PASSES(q8_0, q2_0, many) ((q8_0) || ((q2_0) && (many) > 1) ? 1 : 2)
+#define ST_TERM_VECTORS(q2_0) ((q2_0) ? 336 : 168)
 #define ST_CHUNK 320
-#define ST_SUM_VECTORS 168
 #define ST_LOOSE_ROWS 8
 
 /* Most activation rows of one decode product. */

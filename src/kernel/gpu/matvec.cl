@@ -9,23 +9,17 @@
     KERNEL(GROUP) name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x, uint n,      \
                        uint rows, uint count, uint ldy, uint tile, uint groups)                                               \
     {                                                                                                                         \
-        LOCAL_ARRAY(uint4, tiles, TILES(type) * TILE_VECTORS(type));                                                          \
-        LOCAL_ARRAY(int4, sums, (many)*ST_SUM_VECTORS);                                                                       \
-        LOCAL_ARRAY(float4, scales, ST_SUM_VECTORS);                                                                          \
+        PRODUCT_MEMORY(type, many);                                                                                           \
         const struct product p = describe(type, n, rows, tile, groups);                                                       \
-        run_product(type, many, 1, tiles, sums, scales, &p, st_group(), w, w, x,                                              \
+        run_product(type, many, 1, tiles, terms, kept, &p, st_group(), w, w, x,                                              \
                     (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count, y, ldy, 0);              \
     }
 
 MATVEC(st_mv_q8_0_1, Q8_0, 1)
-MATVEC(st_mv_q8_0_4, Q8_0, 4)
 MATVEC(st_mv_q8_0_8, Q8_0, 8)
 MATVEC(st_mv_q2_0_1, Q2_0, 1)
-MATVEC(st_mv_q2_0_4, Q2_0, 4)
 MATVEC(st_mv_q2_0_8, Q2_0, 8)
 MATVEC(st_mv_iq4_nl_1, IQ4_NL, 1)
-MATVEC(st_mv_iq4_nl_4, IQ4_NL, 4)
 MATVEC(st_mv_iq4_nl_8, IQ4_NL, 8)
 MATVEC(st_mv_q4_k_1, Q4_K, 1)
-MATVEC(st_mv_q4_k_4, Q4_K, 4)
 MATVEC(st_mv_q4_k_8, Q4_K, 8)

@@ -2,14 +2,18 @@
  * and one float accumulator per output in ascending block order (docs/numerics.md), so that every device and the C reference
  * give the same bits.
  *
- * A group of 160 work-items works on tiles of rows, one after the other (tile number g, g + groups, ...):
+ * A group of 192 work-items works on tiles of rows, one after the other (tile number g, g + groups, ...):
  *  1. the next tile's bytes are on their way to local memory, by 16-byte copies, neighbours copying neighbours, while this
  *     tile is computed (where copies are plain loads, a tile is copied before it is computed);
- *  2. a work-item has one unit of columns of one row of the tile. It keeps the unit's activations in registers from tile to
- *     tile. A unit is a pair of blocks, an odd number of 32-bit words, so that neighbours read different banks; Q4_K: a
- *     quarter of a block, read as 16-byte vectors. Integer sums and block scales go to local memory;
- *  3. one work-item per output adds the terms in order, four blocks per read.
- * Limit: device memory for few activation rows, local memory traffic and instructions from about 4 rows on.
+ *  2. 160 work-items multiply: each has one unit of columns of one row of the tile, or of two rows. For one activation row it
+ *     keeps the unit's activations in registers from tile to tile. A unit is a pair of blocks, an odd number of 32-bit words,
+ *     so that neighbours read different banks; Q4_K: a quarter of a block, read as 16-byte vectors. It leaves two floats per
+ *     block in local memory: the product of the scales and the sum (Q4_K: integers per unit and two products per block,
+ *     because a block's sum is of four units);
+ *  3. meanwhile 32 work-items, each for its outputs, add the terms of the tile before in order.
+ * Several activation rows are handled two at a time (steps 2 and 3).
+ * Limit: device memory for one activation row; instructions of the opening of weights for Q2_0 and IQ4_NL, and for several
+ * activation rows.
  *
  * Weight rows are the blocks of the file. A matrix starts at a multiple of 16 bytes and can be read up to the next one after
  * its end. */
@@ -19,7 +23,8 @@
 #include "dialect.h"
 #include "layout.h"
 
-#define GROUP 160
+#define GROUP ST_PRODUCT_GROUP
+#define ITEMS ST_PRODUCT_ITEMS
 
 #define Q8_0 0
 #define Q2_0 1
@@ -32,23 +37,25 @@
 #define UNIT_BLOCKS(type) (UNIT_WORDS(type) / 8)
 #define BLOCKS_BYTES(type, blocks) ((blocks) * ((type) == Q8_0 ? 34 : (type) == Q2_0 ? 9 : 18))
 
-/* Local memory: tiles on their way and in work, in vectors of 16 bytes each. */
-#define TILES(type) (ST_COPIES_AHEAD ? (type) == Q8_0 ? 2 : 3 : 1)
-#define TILE_VECTORS(type) (GROUP * UNIT_BYTES(type) / 16 + 2 * ST_LOOSE_ROWS + 1)
-
-/* Activation rows that a work-item keeps in registers. */
-#define BATCH(type, many) ((many) == 1 ? 1 : (type) == Q2_0 ? 2 : 4)
+/* Rows of a tile that a work-item multiplies, one after the other. */
+#define PASSES(type, many) ((uint)ST_PRODUCT_PASSES((type) == Q8_0, (type) == Q2_0, many))
+/* Local memory: tiles on their way and in work, and terms of two steps, in vectors of 16 bytes; floats kept from step to step. */
+#define TILES ((uint)(ST_COPIES_AHEAD ? 2 : 1))
+#define TILE_VECTORS(type, many) (ITEMS * PASSES(type, many) * UNIT_BYTES(type) / 16 + 2 * ST_LOOSE_ROWS + 1)
+#define BATCH(many) ((many) == 1 ? 1 : 2)
+#define TERM_VECTORS(type, many) (BATCH(many) * PASSES(type, many) * ST_TERM_VECTORS((type) == Q2_0))
+#define KEPT_FLOATS(many) ((many) * (GROUP - ITEMS))
 
 struct product {
     uint n, row_bytes;
-    uint rows;   /* of a matrix */
-    uint tile;   /* rows of a tile */
-    uint groups; /* that share the tiles */
+    uint rows;         /* of a matrix */
+    uint tile;         /* rows of a tile */
+    uint groups;       /* that share the tiles */
     uint total, chunk; /* 32-element blocks of a row and of a chunk of it */
-    uint units;  /* of a chunk */
-    uint step;   /* bytes from row to row in local memory */
-    uint vectors; /* 16-byte vectors from row to row of sums and of scales: an odd number, so that rows differ in banks */
-    bool whole;  /* a tile is one stretch of memory */
+    uint units;        /* of a chunk */
+    uint step;         /* bytes from row to row in local memory */
+    uint vectors;      /* 16-byte vectors of terms from row to row: an odd number, so that rows differ in banks */
+    bool whole;        /* a tile is one stretch of memory; rows are one chunk of whole words */
 };
 
 /* Which part of the work: tile, matrix (gate and up alternate), first block of the chunk. */
@@ -68,9 +75,9 @@ INLINE struct product describe(int type, uint n, uint rows, uint tile, uint grou
     const uint chunks = (p.total + ST_CHUNK - 1) / ST_CHUNK;
     p.chunk = chunks == 1 ? p.total : ((p.total + chunks - 1) / chunks + 7) / 8 * 8;
     p.units = (p.chunk + UNIT_BLOCKS(type) - 1) / UNIT_BLOCKS(type);
-    p.whole = chunks == 1 && tile * p.row_bytes % 16 == 0;
+    p.whole = chunks == 1 && tile * p.row_bytes % 16 == 0 && p.row_bytes % 4 == 0;
     p.step = p.whole ? p.row_bytes : (BLOCKS_BYTES(type, p.chunk) + 15) / 16 * 16 + 16;
-    p.vectors = ((p.chunk + 3) / 4) | 1;
+    p.vectors = (p.units * (UNIT_BLOCKS(type) / 2)) | 1;
     return p;
 }
 
@@ -100,16 +107,18 @@ INLINE uint chunk_blocks(const struct product *p, const struct part *at)
 }
 
 /* Step 1. */
-INLINE void stage(int type, local uint4 *tile, const struct product *p, const struct part *at, global const uchar *matrix)
+INLINE void stage(int type, bool whole, uint many, local uint4 *tile, const struct product *p, const struct part *at,
+                  global const uchar *matrix)
 {
     const uint item = st_item(), rows = tile_rows(p, at);
     global const uchar *start = matrix + (ulong)(at->tile * p->tile) * p->row_bytes;
-    if (p->whole) {
+    if (whole) {
         const uint vectors = (rows * p->row_bytes + 15) / 16;
         global const uint4 *from = (global const uint4 *)start;
-        UNROLL_COPIES
-        for (uint i = item; i < vectors; i += GROUP)
-            st_copy_issue(tile + i, from + i);
+        UNROLL
+        for (uint i = 0; i < (ITEMS * PASSES(type, many) * UNIT_BYTES(type) / 16 + GROUP - 1) / GROUP; i++)
+            if (item + i * GROUP < vectors)
+                st_copy_issue(tile + item + i * GROUP, from + item + i * GROUP);
         return;
     }
     /* 32 work-items per row, from the 16-byte boundary before it */
@@ -120,7 +129,6 @@ INLINE void stage(int type, local uint4 *tile, const struct product *p, const st
         global const uint4 *from = (global const uint4 *)(row - slack);
         local uint4 *to = tile + r * (p->step / 16);
         const uint vectors = (slack + bytes + 15) / 16;
-        UNROLL_COPIES
         for (uint i = item % 32; i < vectors; i += 32)
             st_copy_issue(to + i, from + i);
     }
@@ -208,97 +216,131 @@ INLINE int dot8(const uint *w, const uint *a, int sum)
     return sum;
 }
 
-/* The activations of one unit: UNIT_WORDS words, and the sums of its blocks' q where the type needs them. */
-INLINE void read_activations(int type, global const uchar *x, uint n, uint unit, uint *a, int *sums)
+/* What a work-item keeps of an activation row: the words of its unit, the scales of its blocks (Q4_K: of its block), and the
+ * sums of its blocks' q where the type needs them. */
+struct activations {
+    uint q[32];
+    float d[4];
+    int sums[4];
+};
+
+INLINE void read_activations(int type, global const uchar *x, uint n, uint unit, struct activations *a)
 {
     global const uint4 *q = (global const uint4 *)(x + (type == Q2_0 ? ST_Q8_TRANSPOSED(n) : 0));
     const uint units = type == Q2_0 ? ST_T_UNITS(n) : ST_UNITS(n);
     UNROLL
     for (uint k = 0; k < UNIT_WORDS(type) / 4; k++) {
         const uint4 v = q[k * units + unit];
-        a[4 * k] = v.x;
-        a[4 * k + 1] = v.y;
-        a[4 * k + 2] = v.z;
-        a[4 * k + 3] = v.w;
+        a->q[4 * k] = v.x;
+        a->q[4 * k + 1] = v.y;
+        a->q[4 * k + 2] = v.z;
+        a->q[4 * k + 3] = v.w;
     }
-    if (type == Q2_0) {
-        const int4 s = ((global const int4 *)(x + ST_Q8_SUMS(n)))[unit];
-        sums[0] = s.x;
-        sums[1] = s.y;
-        sums[2] = s.z;
-        sums[3] = s.w;
-    } else if (type == Q4_K) {
+    if (type == Q4_K) {
         global const int *s = (global const int *)(x + ST_Q8K_SUMS(n)) + 2 * unit;
-        sums[0] = s[0];
-        sums[1] = s[1];
+        a->sums[0] = s[0];
+        a->sums[1] = s[1];
+        a->d[0] = ((global const float *)(x + ST_Q8K_SCALES(n)))[unit / 4];
+    } else if (type == Q2_0) {
+        const int4 s = ((global const int4 *)(x + ST_Q8_SUMS(n)))[unit];
+        const float4 d = ((global const float4 *)(x + ST_Q8_SCALES(n)))[unit];
+        a->sums[0] = s.x;
+        a->sums[1] = s.y;
+        a->sums[2] = s.z;
+        a->sums[3] = s.w;
+        a->d[0] = d.x;
+        a->d[1] = d.y;
+        a->d[2] = d.z;
+        a->d[3] = d.w;
+    } else {
+        global const float *d = (global const float *)(x + ST_Q8_SCALES(n)) + 2 * unit;
+        a->d[0] = d[0];
+        a->d[1] = d[1];
+    }
+    if (type == IQ4_NL) {
+        UNROLL
+        for (uint i = 0; i < 8; i++)
+            st_match_nibbles(&a->q[i / 4 * 8 + i % 4], &a->q[i / 4 * 8 + 4 + i % 4]);
     }
 }
 
-/* The sums of one unit of one row with one activation row: one per 32-element block (Q4_K: the weighted sum of the quarter,
- * then the sum of its minima). */
-INLINE void unit_sums(int type, const uint *w, const int *scale, const int *min, const uint *a, const int *a_sums, int *out)
+/* One unit of a weight row, opened. */
+struct unit {
+    uint w[32];
+    int scale[2], min[2];
+    float d[2]; /* of the pair; Q4_K: d and dmin of the block */
+};
+
+INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struct product *p, const struct part *at, uint r,
+                      uint number, struct unit *u)
+{
+    const uint slack = whole ? 0 : ((at->tile * p->tile + r) * p->row_bytes + BLOCKS_BYTES(type, at->from)) & 15;
+    local const uchar *row = (local const uchar *)tile + r * p->step + (p->whole ? 0 : slack);
+    if (type == Q4_K) {
+        local const uint4 *block = (local const uint4 *)(row + number / 4 * 144);
+        const uint j = number % 4;
+        const uint4 head = block[0], low = block[1 + 2 * j], high = block[2 + 2 * j];
+        open_quarter(head, low, high, j, u->w, u->scale, u->min);
+        u->d[0] = st_float_of_half((ushort)head.x);
+        u->d[1] = st_float_of_half((ushort)(head.x >> 16));
+    } else {
+        uint raw[17];
+        read_words(raw, row + number * UNIT_BYTES(type), UNIT_BYTES(type) / 4, whole || p->row_bytes % 4 == 0);
+        open_pair(type, raw, u->w, u->d);
+    }
+}
+
+/* The terms of one unit with one activation row, to the output's row of local memory. Q4_K: two integers per unit, then two
+ * floats per block behind those of all units. */
+INLINE void put_terms(int type, const struct unit *u, const struct activations *a, local uint4 *terms, uint number, uint units)
 {
     if (type == Q4_K) {
-        out[0] = scale[0] * dot8(w, a, 0) + scale[1] * dot8(w + 8, a + 8, 0);
-        out[1] = min[0] * a_sums[0] + min[1] * a_sums[1];
+        local int *to = (local int *)terms + 2 * number;
+        to[0] = u->scale[0] * dot8(u->w, a->q, 0) + u->scale[1] * dot8(u->w + 8, a->q + 8, 0);
+        to[1] = u->min[0] * a->sums[0] + u->min[1] * a->sums[1];
+        if (number % 4 == 0) {
+            local float *factors = (local float *)terms + 2 * units + number / 2;
+            factors[0] = u->d[0] * a->d[0];
+            factors[1] = -(u->d[1] * a->d[0]);
+        }
         return;
     }
     UNROLL
-    for (uint i = 0; i < UNIT_BLOCKS(type); i++)
-        out[i] = dot8(w + 8 * i, a + 8 * i, type == Q2_0 ? -a_sums[i] : 0);
-}
-
-/* Reads one unit of tile row r. scales: of the pair; Q4_K: d and dmin of its block. */
-INLINE void read_unit(int type, local const uint4 *tile, const struct product *p, const struct part *at, uint r, uint unit,
-                      uint *w, int *scale, int *min, float *scales)
-{
-    const uint slack =
-        p->whole ? 0 : ((at->tile * p->tile + r) * p->row_bytes + BLOCKS_BYTES(type, at->from)) & 15;
-    local const uchar *row = (local const uchar *)tile + r * p->step + slack;
-    if (type == Q4_K) {
-        local const uint4 *block = (local const uint4 *)(row + unit / 4 * 144);
-        const uint j = unit % 4;
-        const uint4 head = block[0], low = block[1 + 2 * j], high = block[2 + 2 * j];
-        open_quarter(head, low, high, j, w, scale, min);
-        scales[0] = st_float_of_half((ushort)head.x);
-        scales[1] = st_float_of_half((ushort)(head.x >> 16));
-    } else {
-        uint raw[17];
-        read_words(raw, row + unit * UNIT_BYTES(type), UNIT_BYTES(type) / 4, p->row_bytes % 4 == 0);
-        open_pair(type, raw, w, scales);
+    for (uint i = 0; i < UNIT_BLOCKS(type); i += 2) {
+        const uint second = type == Q2_0 ? i / 2 : 1; /* which of the two scales the odd block has */
+        const int sum0 = dot8(u->w + 8 * i, a->q + 8 * i, type == Q2_0 ? -a->sums[i] : 0);
+        const int sum1 = dot8(u->w + 8 * i + 8, a->q + 8 * i + 8, type == Q2_0 ? -a->sums[i + 1] : 0);
+        uint4 v;
+        v.x = st_bits_of(u->d[type == Q2_0 ? i / 2 : 0] * a->d[i]);
+        v.y = st_bits_of((float)sum0);
+        v.z = st_bits_of(u->d[second] * a->d[i + 1]);
+        v.w = st_bits_of((float)sum1);
+        terms[number * (UNIT_BLOCKS(type) / 2) + i / 2] = v;
     }
 }
 
-/* Adds one output's terms of a chunk in ascending order. sums, scales: the output's rows of local memory; d: the activation
- * row's scales from the chunk's first block on. */
-INLINE float add_terms(int type, local const int4 *sums, local const float4 *scales, global const float *d, uint blocks, float acc)
+/* Adds one output's terms of a chunk in ascending order. */
+INLINE float add_terms(int type, local const uint4 *terms, uint blocks, uint units, float acc)
 {
     if (type == Q4_K) {
+        local const float *factors = (local const float *)terms + 2 * units;
         UNROLL_TERMS
         for (uint b = 0; b < blocks / 8; b++) {
-            const int4 u = sums[2 * b], v = sums[2 * b + 1];
-            const float4 s = scales[b / 2];
-            const float dw = b % 2 ? s.z : s.x, dmin = b % 2 ? s.w : s.y, dx = d[b];
-            acc = st_fma(dw * dx, (float)(u.x + u.z + v.x + v.z), acc);
-            acc = st_fma(-(dmin * dx), (float)(u.y + u.w + v.y + v.w), acc);
+            const uint4 u = terms[2 * b], v = terms[2 * b + 1];
+            acc = st_fma(factors[2 * b], (float)(int)(u.x + u.z + v.x + v.z), acc);
+            acc = st_fma(factors[2 * b + 1], (float)(int)(u.y + u.w + v.y + v.w), acc);
         }
         return acc;
     }
-    const uint fours = blocks / 4 * 4;
     UNROLL_TERMS
-    for (uint b = 0; b < fours; b += 4) {
-        const int4 v = sums[b / 4];
-        const float4 x = *(global const float4 *)(d + b), s = scales[type == Q2_0 ? b / 8 : b / 4];
-        const float s0 = type == Q2_0 ? (b % 8 ? s.z : s.x) : s.x, s1 = type == Q2_0 ? s0 : s.y;
-        const float s2 = type == Q2_0 ? (b % 8 ? s.w : s.y) : s.z, s3 = type == Q2_0 ? s2 : s.w;
-        acc = st_fma(s0 * x.x, (float)v.x, acc);
-        acc = st_fma(s1 * x.y, (float)v.y, acc);
-        acc = st_fma(s2 * x.z, (float)v.z, acc);
-        acc = st_fma(s3 * x.w, (float)v.w, acc);
+    for (uint b = 0; b < blocks / 2; b++) {
+        const uint4 v = terms[b];
+        acc = st_fma(st_float_of(v.x), st_float_of(v.y), acc);
+        acc = st_fma(st_float_of(v.z), st_float_of(v.w), acc);
     }
-    for (uint b = fours; b < blocks; b++) {
-        const float s = ((local const float *)scales)[type == Q2_0 ? b / 2 : b];
-        acc = st_fma(s * d[b], (float)((local const int *)sums)[b], acc);
+    if (blocks % 2) {
+        const uint4 v = terms[blocks / 2];
+        acc = st_fma(st_float_of(v.x), st_float_of(v.y), acc);
     }
     return acc;
 }
@@ -309,106 +351,141 @@ INLINE uint row_of(global const st_u32 *list, uint m)
     return list ? list[m] : m;
 }
 
-/* Step 2 for one part. a, a_sums: registers that hold the activations when kept is true. r, unit: the work-item's. */
-INLINE void multiply(int type, uint batch, local const uint4 *tile, local int4 *sums, local float4 *scales,
-                     const struct product *p, const struct part *at, global const uchar *x, uint stride,
-                     global const st_u32 *row, uint count, bool kept, uint *a, int *a_sums, uint r, uint unit)
+/* What the group does between two barriers: activation rows m0 .. m0 + batch - 1 with a part of the weights. */
+struct step {
+    struct part at;
+    uint m0;
+};
+
+/* Step 2. a: the activations of BATCH rows, which are there already for one row and whole tiles. */
+INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms, const struct product *p,
+                     const struct step *now, global const uchar *x, uint stride, global const st_u32 *row, uint count,
+                     struct activations *a)
 {
-    if (r >= tile_rows(p, at) || unit * UNIT_BLOCKS(type) >= chunk_blocks(p, at))
+    const uint item = st_item(), lanes = ITEMS / p->units, number = item % p->units, rows = tile_rows(p, &now->at);
+    uint r = item / p->units;
+    if (r >= lanes || (!whole && number * UNIT_BLOCKS(type) >= chunk_blocks(p, &now->at)))
         return;
-    uint w[32];
-    int scale[2], min[2], out[4];
-    float d[2];
-    read_unit(type, tile, p, at, r, unit, w, scale, min, d);
-    local float *scale_at = (local float *)(scales + r * p->vectors);
-    if (type != Q4_K || unit % 4 == 0) {
-        const uint i = type == Q4_K ? unit / 2 : 2 * unit;
-        scale_at[i] = d[0];
-        scale_at[i + 1] = d[1];
-    }
-    for (uint m0 = 0; m0 < count; m0 += batch) {
-        if (!kept) {
-            UNROLL
-            for (uint m = 0; m < batch; m++)
-                if (m0 + m < count)
-                    read_activations(type, x + (ulong)row_of(row, m0 + m) * stride, p->n, at->from / UNIT_BLOCKS(type) + unit,
-                                     a + m * UNIT_WORDS(type), a_sums + m * 4);
-        }
+    for (uint pass = 0; pass < PASSES(type, many); pass++, r += lanes) {
+        if (r >= rows)
+            break;
+        struct unit u;
+        read_unit(type, whole, tile, p, &now->at, r, number, &u);
         UNROLL
-        for (uint m = 0; m < batch; m++)
-            if (m0 + m < count) {
-                unit_sums(type, w, scale, min, a + m * UNIT_WORDS(type), a_sums + m * 4, out);
-                local int *to = (local int *)(sums + ((m0 + m) * p->tile + r) * p->vectors) + unit * UNIT_BLOCKS(type);
-                UNROLL
-                for (uint i = 0; i < UNIT_BLOCKS(type); i++)
-                    to[i] = out[i];
-            }
+        for (uint i = 0; i < BATCH(many); i++)
+            if (now->m0 + i < count && pass == 0 && (many > 1 || !whole))
+                read_activations(type, x + (ulong)row_of(row, now->m0 + i) * stride, p->n,
+                                 now->at.from / UNIT_BLOCKS(type) + number, &a[i]);
+        UNROLL
+        for (uint i = 0; i < BATCH(many); i++)
+            if (now->m0 + i < count)
+                put_terms(type, &u, &a[i], terms + (i * p->tile + r) * p->vectors, number, p->units);
     }
 }
 
-/* All tiles of this group. matrices: 1, or 2 for y = silu(first . x) * (second . x). group: number of this group among
- * p->groups. row: activation rows, place: output rows of the count columns, or 0 for 0, 1, ... */
-INLINE void run_product(int type, uint many, uint matrices, local uint4 *tiles, local int4 *sums, local float4 *scales,
+/* Step 3. sums, gates: one float per output and activation row, kept from chunk to chunk and from gate to up. */
+INLINE void add(int type, bool whole, uint many, uint matrices, local const uint4 *terms, local float *sums, local float *gates,
+                const struct product *p, const struct step *then, uint count, global float *y, uint ldy, global const st_u32 *place)
+{
+    const uint rows = tile_rows(p, &then->at), blocks = whole ? p->total : chunk_blocks(p, &then->at), r = st_item() - ITEMS;
+    if (r >= rows)
+        return;
+    for (uint i = 0; i < BATCH(many); i++) {
+        const uint m = then->m0 + i, output = m * (GROUP - ITEMS) + r;
+        if (m >= count)
+            break;
+        const float sum = add_terms(type, terms + (i * p->tile + r) * p->vectors, blocks, p->units,
+                                    whole || then->at.from == 0 ? 0.0f : sums[output]);
+        if (!whole && then->at.from + p->chunk < p->total)
+            sums[output] = sum;
+        else if (matrices == 2 && then->at.matrix == 0)
+            gates[output] = st_siluf(sum);
+        else
+            y[(ulong)row_of(place, m) * ldy + then->at.tile * p->tile + r] = matrices == 2 ? gates[output] * sum : sum;
+    }
+}
+
+/* All tiles of this group. whole: p->whole, known when compiled. matrices: 1, or 2 for y = silu(first . x) * (second . x).
+ * group: number of this group among p->groups. row: activation rows, place: output rows of the count columns, or 0 for
+ * 0, 1, ... */
+INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint4 *tiles, local uint4 *terms, local float *kept,
+                      const struct product *p, uint group, global const uchar *first, global const uchar *second,
+                      global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y, uint ldy,
+                      global const st_u32 *place)
+{
+    const bool multiplies = st_item() < ITEMS;
+    const uint end = (p->rows + p->tile - 1) / p->tile;
+    struct activations a[2]; /* BATCH of them */
+    struct part next;
+    struct step now, then;
+    next.tile = group;
+    next.matrix = next.from = 0;
+    now.at = next;
+    now.m0 = 0;
+    then = now;
+    if (TILES == 2 && next.tile < end) {
+        stage(type, whole, many, tiles, p, &next, first);
+        advance(&next, p, matrices);
+    }
+    st_copies_commit();
+    if (many == 1 && whole && multiplies && st_item() / p->units < ITEMS / p->units)
+        read_activations(type, x + (ulong)row_of(row, 0) * stride, p->n, st_item() % p->units, &a[0]);
+    uint slot = 0, side = 0;
+    bool pending = false;
+    while (now.at.tile < end || pending) {
+        const bool works = now.at.tile < end;
+        if (TILES == 1) {
+            st_barrier();
+            if (works && now.m0 == 0)
+                stage(type, whole, many, tiles, p, &now.at, now.at.matrix ? second : first);
+        }
+        if (now.m0 == 0)
+            st_copies_wait(0);
+        st_barrier();
+        if (TILES == 2 && works && now.m0 == 0) {
+            if (next.tile < end) {
+                stage(type, whole, many, tiles + (slot ^ 1) * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
+                advance(&next, p, matrices);
+            }
+            st_copies_commit();
+        }
+        if (multiplies) {
+            if (works)
+                multiply(type, whole, many, tiles + slot * TILE_VECTORS(type, many), terms + side * TERM_VECTORS(type, many), p, &now, x,
+                         stride, row, count, a);
+        } else if (pending) {
+            add(type, whole, many, matrices, terms + (side ^ 1) * TERM_VECTORS(type, many), kept, kept + KEPT_FLOATS(many), p,
+                &then, count, y, ldy, place);
+        }
+        then = now;
+        pending = works;
+        side ^= 1;
+        now.m0 += BATCH(many);
+        if (now.m0 >= count) {
+            now.m0 = 0;
+            advance(&now.at, p, matrices);
+            if (TILES == 2)
+                slot ^= 1;
+        }
+    }
+}
+
+/* Whole tiles and others are compiled apart: the former, which is what models have, then needs fewer registers. */
+INLINE void run_product(int type, uint many, uint matrices, local uint4 *tiles, local uint4 *terms, local float *kept,
                         const struct product *p, uint group, global const uchar *first, global const uchar *second,
                         global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y, uint ldy,
                         global const st_u32 *place)
 {
-    const uint item = st_item(), batch = BATCH(type, many), ahead = TILES(type) - 1, end = (p->rows + p->tile - 1) / p->tile;
-    const uint unit = item % p->units, r = item / p->units;
-    const bool kept = p->chunk == p->total && count <= batch;
-    const uint m = item / p->tile, out_row = item - m * p->tile;
-    const bool adds = m < count;
-    global const float *d = (global const float *)(x + (ulong)row_of(row, adds ? m : 0) * stride +
-                                                   (type == Q4_K ? ST_Q8K_SCALES(p->n) : ST_Q8_SCALES(p->n)));
-    y += (ulong)row_of(place, adds ? m : 0) * ldy;
-    uint a[4 * 16];
-    int a_sums[4 * 4] = {0};
-    struct part at, next;
-    at.tile = group;
-    at.matrix = at.from = 0;
-    next = at;
-    for (uint i = 0; i < ahead; i++) {
-        if (next.tile < end) {
-            stage(type, tiles + i * TILE_VECTORS(type), p, &next, next.matrix ? second : first);
-            advance(&next, p, matrices);
-        }
-        st_copies_commit();
-    }
-    if (kept && r < p->tile) {
-        UNROLL
-        for (uint i = 0; i < batch; i++)
-            if (i < count)
-                read_activations(type, x + (ulong)row_of(row, i) * stride, p->n, unit, a + i * UNIT_WORDS(type), a_sums + i * 4);
-    }
-    float acc = 0.0f, gate = 0.0f;
-    uint slot = 0;
-    while (at.tile < end) {
-        if (next.tile < end) {
-            const uint free_slot = slot + ahead >= TILES(type) ? slot + ahead - TILES(type) : slot + ahead;
-            stage(type, tiles + free_slot * TILE_VECTORS(type), p, &next, next.matrix ? second : first);
-            advance(&next, p, matrices);
-        }
-        st_copies_commit();
-        st_copies_wait(ahead);
-        st_barrier();
-        multiply(type, batch, tiles + slot * TILE_VECTORS(type), sums, scales, p, &at, x, stride, row, count, kept, a, a_sums, r,
-                 unit);
-        st_barrier();
-        if (adds && out_row < tile_rows(p, &at)) {
-            if (at.from == 0)
-                acc = 0.0f;
-            acc = add_terms(type, sums + item * p->vectors, scales + out_row * p->vectors, d + (type == Q4_K ? at.from / 8 : at.from),
-                            chunk_blocks(p, &at), acc);
-            if (at.from + p->chunk >= p->total) {
-                if (matrices == 2 && at.matrix == 0)
-                    gate = st_siluf(acc);
-                else
-                    y[at.tile * p->tile + out_row] = matrices == 2 ? gate * acc : acc;
-            }
-        }
-        advance(&at, p, matrices);
-        slot = slot + 1 == TILES(type) ? 0 : slot + 1;
-    }
+    if (p->whole)
+        run_tiles(type, true, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y, ldy, place);
+    else
+        run_tiles(type, false, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y, ldy, place);
 }
+
+/* A product kernel's local memory. */
+#define PRODUCT_MEMORY(type, many)                                                                                        \
+    LOCAL_ARRAY(uint4, tiles, TILES *TILE_VECTORS(type, many));                                                                   \
+    LOCAL_ARRAY(uint4, terms, 2 * TERM_VECTORS(type, many));                                                                  \
+    LOCAL_ARRAY(float, kept, 2 * KEPT_FLOATS(many))
 
 #endif
