@@ -113,7 +113,9 @@ def pack(path, members):
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(data), 0o644
             tar.addfile(info, io.BytesIO(data))
-    path.write_bytes(subprocess.run(["xz", "-9e", "-c"], input=raw.getvalue(), stdout=subprocess.PIPE, check=True).stdout)
+    # Weights are 16-bit and expected values 32-bit numbers: positions count modulo 4.
+    command = ["xz", "--lzma2=preset=9e,lc=2,lp=2,pb=2", "-c"]
+    path.write_bytes(subprocess.run(command, input=raw.getvalue(), stdout=subprocess.PIPE, check=True).stdout)
     print(path, path.stat().st_size)
 
 

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "base/file.h"
 #include "fixture.h"
 #include "model/convert.h"
 
@@ -123,6 +124,29 @@ static void known_packages_are_named_with_any_number_of_threads(void **state)
     }
 }
 
+/* What "make demo" prints. */
+static void the_answer_about_gimp_is_the_recorded_one(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct collected c = {0};
+    int32_t *ids;
+    size_t n, size;
+    char path[PATH_SIZE], *text;
+    const char *source = getenv("STRATA_TEST_SOURCE");
+    if (f.exact)
+        return;
+    snprintf(path, sizeof path, "%s/tests/golden/demo.txt", source ? source : ".");
+    assert_ok(st_read_file(path, sizeof c.text, &text, &size, &err), &err);
+    assert_ok(strata_chat_prompt(f.model, "[{\"role\":\"user\",\"content\":\"What is gimp?\"}]", NULL, &ids, &n, NULL, &err),
+              &err);
+    answer(ids, n, 0, false, 0, &c);
+    assert_int_equal(c.size + 1, size); /* the file ends with the command line's new line */
+    assert_memory_equal(c.text, text, c.size);
+    strata_free(ids);
+    free(text);
+}
+
 /* Opens the model of the mode: the committed file, or the fixture after conversion. */
 static int setup(void **state)
 {
@@ -171,6 +195,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(prompts_tokenize_to_the_reference_ids),
         cmocka_unit_test(greedy_tokens_equal_the_reference),
         cmocka_unit_test(known_packages_are_named_with_any_number_of_threads),
+        cmocka_unit_test(the_answer_about_gimp_is_the_recorded_one),
     };
     int failed = cmocka_run_group_tests(tests, setup, teardown);
     json_decref(all);
