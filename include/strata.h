@@ -101,7 +101,11 @@ enum strata_mtp_norm { STRATA_MTP_NORM_FILE, STRATA_MTP_NORM_FULL, STRATA_MTP_NO
 
 /* Zero in a field means its default. */
 struct strata_engine_options {
-    const char *devices;   /* "cpu" */
+    const char *devices;   /* "cpu" (default), "auto", or names in the order of layers: "cuda:0,cpu", "sim:gfx1100:24G,..." */
+    const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38" */
+    const char *vram_limit;  /* bytes that stages may take: "12G", or by device "cuda:0=12G,hip:0=8G" */
+    const char *check;       /* "sync" or "runtime": find faults of devices where they are born; slow */
+    const char *simulate;    /* executor of simulated devices: "cpu" (default) or "fibers" */
     int threads;           /* CPU workers; default: one per physical core */
     uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
@@ -118,6 +122,8 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
                                         struct strata_engine **out, struct strata_error *err);
 /* All sessions must have been freed. */
 void strata_engine_free(struct strata_engine *engine);
+/* Where the model lies: one line for each stage and for each device that was left out. Valid as long as the engine. */
+const char *strata_engine_placement(const struct strata_engine *engine);
 /* The options in force, defaults filled in. */
 void strata_engine_options(const struct strata_engine *engine, struct strata_engine_options *out);
 

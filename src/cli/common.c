@@ -37,6 +37,10 @@ struct strata_engine_options st_engine_options(const struct st_engine_args *a)
 {
     return (struct strata_engine_options){
         .devices = a->device,
+        .layer_split = a->layer_split,
+        .vram_limit = a->vram_limit,
+        .check = st_check_names[a->check],
+        .simulate = st_executor_names[a->simulate],
         .threads = (int)a->threads,
         .context = (uint32_t)a->context,
         .prefill = (uint32_t)a->prefill,

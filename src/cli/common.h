@@ -5,12 +5,14 @@
 
 #include <jansson.h>
 
+#include "cli/device_list.h"
 #include "cli/options.h"
 
 /* ---- model and engine ---- */
 
 struct st_engine_args {
-    const char *model, *device, *cpu;
+    const char *model, *device, *cpu, *layer_split, *vram_limit;
+    int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads, prefill;
     int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
@@ -23,7 +25,13 @@ extern const char *const st_kv_names[];
     ST_INT("context", 'c', &(a).context, 0, 1 << 30, "N", \
            "tokens that prompt and answer may have together (default: the smaller of what the model knows and 8192)"), \
     ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
-    ST_TEXT("device", 0, &(a).device, "LIST", "where to compute (default: cpu)"), \
+    ST_TEXT("device", 0, &(a).device, "LIST", \
+            "where to compute, in the order of layers: cpu (default), auto, or names as in cuda:0,cpu"), \
+    ST_TEXT("layer-split", 0, &(a).layer_split, "N,N", \
+            "layers of each device (default: auto, by predicted time)"), \
+    ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \
+    ST_CHOICE("check", 0, &(a).check, st_check_names, "HOW", "find faults of devices where they are born: none, sync, runtime"), \
+    ST_CHOICE("sim", 0, &(a).simulate, st_executor_names, "KIND", "what runs simulated devices: cpu or fibers"), \
     ST_INT("prefill", 0, &(a).prefill, 0, 1 << 20, "N", "most prompt tokens read in one pass (default: 256)"), \
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
     ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \

@@ -44,8 +44,6 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     o->prefill = or_default(o->prefill, DEFAULT_PREFILL);
     if (kv_type(o->kv) == ST_KV_COUNT)
         return st_fail(err, STRATA_E_ARGUMENT, "KV type %d is none of enum strata_kv", (int)o->kv);
-    if (strcmp(o->devices, "cpu"))
-        return st_fail(err, STRATA_E_UNSUPPORTED, "device list '%s': models run on 'cpu'", o->devices);
     if (o->context > CONTEXT_MAX)
         return st_fail(err, STRATA_E_ARGUMENT, "context %u is above %d tokens", o->context, CONTEXT_MAX);
     if (o->prefill > PREFILL_MAX)
@@ -138,9 +136,7 @@ static enum strata_result open_stages(struct strata_engine *e, struct strata_err
                                      .options = bind_options(e),
                                      .placement = e->placement,
                                      .ngram = &e->ngram};
-    enum strata_result r = st_stage_cpu_open(&config, &e->rows, &e->kernels, e->options.threads, &e->stages[0], err);
-    e->n_stages = r ? 0 : 1;
-    return r;
+    return st_engine_open_stages(e, &config, err);
 }
 
 enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
@@ -190,8 +186,7 @@ void strata_engine_free(struct strata_engine *e)
 {
     if (!e)
         return;
-    for (int i = 0; i < e->n_stages; i++)
-        st_stage_close(e->stages[i]);
+    st_engine_close_stages(e);
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);

@@ -5,11 +5,12 @@
 
 #include <stdatomic.h>
 
+#include "engine/plan.h"
 #include "engine/stage.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-enum { ST_STAGES_MAX = 16 };
+enum { ST_STAGES_MAX = ST_PLAN_STAGES };
 
 struct strata_model {
     struct st_gguf *gguf;
@@ -32,6 +33,10 @@ struct strata_engine {
     struct st_kernels kernels; /* of CPU stages */
     struct st_rows rows;       /* of the current pass, host memory in row_memory */
     uint8_t *row_memory;
+    struct st_devices *devices;              /* NULL: the CPU alone */
+    struct st_device *opened[ST_STAGES_MAX]; /* by stage; NULL for the CPU */
+    struct st_plan plan;
+    char placement_text[2048];
     struct st_stage *stages[ST_STAGES_MAX]; /* in the order of layers */
     int n_stages;
     float *hand_off;     /* [rows][wide]: residual between stages and for callers */
@@ -81,6 +86,11 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
  * says nothing. */
 enum strata_result st_model_sampling(const struct strata_model *model, struct strata_sampling *out,
                                      struct strata_error *err);
+
+/* Opens devices, plans, and opens the stages (engine_devices.c). */
+enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
+                                         struct strata_error *err);
+void st_engine_close_stages(struct strata_engine *e);
 
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);

@@ -57,10 +57,9 @@ struct st_stage_config {
 enum strata_result st_stage_cpu_open(const struct st_stage_config *c, const struct st_rows *rows,
                                      const struct st_kernels *kernels, int threads, struct st_stage **out,
                                      struct strata_error *err);
-/* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. embed: the token
- * embedding in host memory. */
+/* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. */
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
-                                        const struct st_weight *embed, struct st_stage **out, struct strata_error *err);
+                                        struct st_stage **out, struct strata_error *err);
 /* Marks the kernels that a stage of these layers needs. model: all layers, weights in the file. */
 enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err);
 

@@ -29,6 +29,7 @@ struct st_gpu_list {
     struct st_gpu_launch *launch;
     size_t count, capacity;
     bool failed; /* memory ran out: the list must not be run */
+    struct st_gpu_launch spare;
 };
 /* Room for one more; never NULL (a failed list hands out a spare). */
 struct st_gpu_launch *st_gpu_push(struct st_gpu_list *list);
@@ -39,7 +40,6 @@ struct st_gpu_target {
     uint32_t lanes, units; /* as in st_device_info */
     st_addr scratch;       /* at least st_gpu_scratch of every command; shared by all commands */
     uint64_t scratch_bytes;
-    struct st_gpu_launch spare;
 };
 
 static inline st_addr st_gpu_at(const void *p)
@@ -47,16 +47,12 @@ static inline st_addr st_gpu_at(const void *p)
     return (st_addr)(uintptr_t)p;
 }
 
-/* Appends the launches of a command. STRATA_E_UNSUPPORTED names what has no kernel: type, shape. */
+/* Appends the launches of a command for the counts that its rows hold now. STRATA_E_UNSUPPORTED names what has no kernel: type,
+ * shape. The engine also lowers for every kind of counts before it loads a model, to learn which kernels are needed. */
 enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_target *t, struct st_gpu_list *list,
                                 struct strata_error *err);
 
 /* Device scratch that lowering the command for up to rows rows may use, in bytes. Pointers in the command are not used. */
 uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, uint32_t units);
-
-/* Marks every kernel that lowering the command can need for any counts up to rows, so that a device resolves them before a
- * byte of the model is loaded. STRATA_E_UNSUPPORTED as st_gpu_lower. */
-enum strata_result st_gpu_needs(const struct st_command *c, uint32_t rows, bool needed[ST_GPU_KERNEL_COUNT],
-                                struct strata_error *err);
 
 #endif

@@ -355,5 +355,11 @@ static enum strata_result llama_place(const struct st_model *model, enum st_part
     return STRATA_OK;
 }
 
+static const struct st_weight *embedding(const struct st_model *model, enum st_part part)
+{
+    (void)part;
+    return &((const struct llama_model *)model->data)->embed;
+}
+
 const struct st_family st_family_llama = {
-    .architecture = "llama", .open = llama_open, .close = llama_close, .dims = llama_dims, .place = llama_place};
+    .architecture = "llama", .open = llama_open, .close = llama_close, .dims = llama_dims, .embedding = embedding, .place = llama_place};

@@ -97,6 +97,7 @@ struct st_ngram_table {
     const struct st_ngram_hash *hash; /* NULL: the model has no such table */
     const struct st_weight *table;
     const struct st_gguf_tensor *tensor; /* where the table lies */
+    uint32_t layer;                      /* that takes its rows */
 };
 
 struct st_family {
@@ -105,6 +106,8 @@ struct st_family {
     void (*close)(struct st_model *m);
     void (*dims)(const struct st_model *m, struct st_model_dims *out);
     void (*ngram)(const struct st_model *m, struct st_ngram_table *out); /* NULL: no family member has one */
+    /* The token embedding in host memory, of the trunk or of the draft layer. */
+    const struct st_weight *(*embedding)(const struct st_model *m, enum st_part part);
     /* Lays the pass out. state and scratch may be counting; p starts zeroed. rows is only pointed at. */
     enum strata_result (*place)(const struct st_model *m, enum st_part part, const struct st_placement *placement,
                                 const struct st_rows *rows, struct st_bump *state, struct st_bump *scratch,

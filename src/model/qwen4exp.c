@@ -469,7 +469,14 @@ static void ngram_table(const struct st_model *model, struct st_ngram_table *out
     *out = (struct st_ngram_table){0};
     if (m->h.ngram_layer != UINT32_MAX)
         *out = (struct st_ngram_table){
-            .hash = &m->h.hash, .table = &m->ngram.table, .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE)};
+            .hash = &m->h.hash, .table = &m->ngram.table, .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE),
+                                       .layer = m->h.ngram_layer};
+}
+
+static const struct st_weight *embedding(const struct st_model *model, enum st_part part)
+{
+    const struct q4e_model *m = model->data;
+    return part == ST_PART_DRAFT ? &m->draft.embed : &m->embed;
 }
 
 const struct st_family st_family_qwen4exp = {.architecture = "qwen4exp",
@@ -477,4 +484,5 @@ const struct st_family st_family_qwen4exp = {.architecture = "qwen4exp",
                                              .close = q4e_close,
                                              .dims = dims,
                                              .ngram = ngram_table,
+                                             .embedding = embedding,
                                              .place = q4e_place};

@@ -53,8 +53,8 @@ static void guarded_free(struct guarded *g)
     munmap(g->map, g->size);
 }
 
-/* Makes a random block's scales finite: where a type keeps binary16 scales their top exponent bit is cleared. */
-static void finite_scales(int type, uint8_t *block)
+/* Random blocks with finite scales: where a type keeps binary16 scales their top exponent bit is cleared. */
+static void fill_blocks(int type, uint8_t *w, size_t bytes)
 {
     static const struct {
         int type, first, second; /* byte that holds the exponent's top bits */
@@ -66,20 +66,15 @@ static void finite_scales(int type, uint8_t *block)
         {ST_TYPE_IQ2_S, 1, 1},   {ST_TYPE_IQ4_XS, 1, 1},   {ST_TYPE_IQ1_M, 55, 55},  {ST_TYPE_Q2_0, 1, 1},
         {ST_TYPE_F16, 1, 1},     {ST_TYPE_BF16, 1, 1},     {ST_TYPE_F32, 3, 3},
     };
-    for (size_t i = 0; i < sizeof halves / sizeof halves[0]; i++)
-        if (halves[i].type == type) {
-            block[halves[i].first] &= 0xbf;
-            block[halves[i].second] &= 0xbf;
-        }
-}
-
-static void fill_blocks(int type, uint8_t *w, size_t bytes)
-{
     const struct st_type_info *info = st_type_info(type);
     for (size_t i = 0; i < bytes; i++)
         w[i] = (uint8_t)rng();
     for (size_t b = 0; b + info->block_bytes <= bytes; b += info->block_bytes) {
-        finite_scales(type, w + b);
+        for (size_t i = 0; i < sizeof halves / sizeof halves[0]; i++)
+            if (halves[i].type == type) {
+                w[b + (size_t)halves[i].first] &= 0xbf;
+                w[b + (size_t)halves[i].second] &= 0xbf;
+            }
         if (type == ST_TYPE_MXFP4)
             w[b] = (uint8_t)(rng() % 4 ? 110 + rng() % 30 : rng() % 3);
     }
@@ -308,19 +303,6 @@ static double bench_run(struct st_team *team, void (*fn)(void *, struct st_worke
     return best;
 }
 
-/* Scales as a model has them; those of the formats with eight-bit scales would otherwise be subnormal or infinite,
- * which is slow on some processors. */
-static void usual_scales(const struct st_type_info *info, uint8_t *w, size_t bytes)
-{
-    for (; bytes >= info->block_bytes; bytes -= info->block_bytes, w += info->block_bytes) {
-        finite_scales(info->id, w);
-        if (info->id == ST_TYPE_MXFP4)
-            w[0] = 118 + (w[0] & 7);
-        for (int t = 0; info->id == ST_TYPE_NVFP4 && t < 4; t++)
-            w[t] = 0x30 | (w[t] & 15);
-    }
-}
-
 /* Usage: kernel-dot --bench [threads [type [level]]] */
 static int bench(int argc, char **argv)
 {
@@ -352,7 +334,6 @@ static int bench(int argc, char **argv)
             st_act_bind(info->act, N, memory + 4 * N * j, &rows[info->act][j]);
             st_act_quantize(info->act, x + N * j, N, &rows[info->act][j]);
         }
-        usual_scales(info, w, MEMORY);
         printf("%-8s", info->name);
         for (int t = 0; t < 3; t++) {
             if (!tables[t] || (argc > 4 && strcmp(argv[4], tables[t]->name) != 0))

@@ -53,6 +53,8 @@ static void quantize_row(enum st_act act, uint8_t *to, const float *x, uint32_t 
         struct st_act_row row = {.q = q, .d = &d, .s = &s, .sums = sums};
         st_act_quantize(act, x + i, part, &row);
         memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SCALES(n) + i / 8 : ST_Q8K_SCALES(n) + i / 64), &d, 4);
+        if (act == ST_ACT_Q8)
+            memcpy(to + ST_Q8_S(n) + i / 8, &s, 4);
         for (uint32_t b = 0; b < part / 32; b++) {
             int32_t sum = sums[2 * b] + sums[2 * b + 1];
             memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SUMS(n) : ST_Q8K_SUMS(n)) + (i / 32 + b) * 4, &sum, 4);
@@ -102,6 +104,7 @@ static void product_row(const struct st_dot_table *dot, int type, float *y, cons
     int16_t sums[ST_GPU_COLUMNS / 16];
     struct st_act_row row = {.q = q, .sums = sums};
     row.d = (float *)(uintptr_t)(x + (st_type_info(type)->act == ST_ACT_Q8 ? ST_Q8_SCALES(n) : ST_Q8K_SCALES(n)));
+    row.s = (float *)(uintptr_t)(x + ST_Q8_S(n));
     for (uint32_t t = 0; t < n / 16; t++) {
         sums[t] = 0;
         memcpy(q + 16 * t, x + ST_PLACE(n, 16 * t), 16);
@@ -145,6 +148,51 @@ static void experts(const struct st_dot_table *dot, int type, bool down, const u
                 for (uint32_t i = 0; i < strip; i++)
                     y[r + i] = st_siluf(gate[i]) * up[i];
             }
+        }
+}
+
+/* ---- plain products ---- */
+
+/* y[0 .. rows) = w . x for one activation row of a form (0: floats). */
+static void any_row(const struct st_dot_table *dot, int type, uint32_t form, float *y, const uint8_t *w, uint32_t rows,
+                    const uint8_t *x, uint32_t n)
+{
+    struct st_act_row row = {.f = (const float *)(const void *)x};
+    if (form == 0)
+        dot->rows_f32[type](y, w, row_bytes(type, n), (int)rows, &row, 1, rows, n);
+    else
+        product_row(dot, type, y, w, rows, x, n);
+}
+
+static void scale_row(float *y, uint32_t rows, const float *scale)
+{
+    for (uint32_t o = 0; scale && o < rows; o++)
+        y[o] *= *scale;
+}
+
+static void any_product(const struct st_dot_table *dot, const union st_arg *args)
+{
+    const uint32_t n = args[6].i, rows = args[7].i, total = args[9].i, stride = args[10].i, ldy = args[11].i;
+    for (uint32_t m = 0; m < total; m++) {
+        float *y = (float *)at(args[0]) + (size_t)m * ldy;
+        any_row(dot, (int)args[4].i, args[5].i, y, at(args[1]), rows, (const uint8_t *)at(args[2]) + (size_t)m * stride, n);
+        scale_row(y, rows, args[12].i ? at(args[3]) : NULL);
+    }
+}
+
+static void any_expert(const struct st_dot_table *dot, const uint32_t grid[3], const union st_arg *args)
+{
+    const int32_t *first = at(args[3]), *entry = at(args[4]);
+    const int type = (int)args[6].i;
+    const uint32_t n = args[8].i, rows = args[9].i, stride = args[11].i, ldy = args[12].i, used = args[13].i;
+    for (uint32_t e = 0; e < grid[1]; e++)
+        for (int32_t i = first[e]; i < first[e + 1]; i++) {
+            const size_t row = args[14].i ? (size_t)i : (size_t)entry[i] / used;
+            float *y = (float *)at(args[0]) + (size_t)i * ldy;
+            any_row(dot, type, args[7].i, y, (const uint8_t *)at(args[1]) + (size_t)e * rows * row_bytes(type, n), rows,
+                    (const uint8_t *)at(args[2]) + row * stride, n);
+            const float *scales = args[15].i ? (const float *)at(args[5]) : NULL;
+            scale_row(y, rows, args[15].i == 2 ? scales + e : scales);
         }
 }
 
@@ -218,9 +266,13 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     case ST_GPU_DOWN_Q2_0_8:
         experts(dot, ST_TYPE_Q2_0, true, grid, args);
         return true;
-    case ST_GPU_DIALECT:
-    case ST_GPU_KERNEL_COUNT:
-        break;
+    case ST_GPU_ANY_PRODUCT:
+        any_product(dot, args);
+        return true;
+    case ST_GPU_ANY_EXPERT:
+        any_expert(dot, grid, args);
+        return true;
+    default: /* has no form here: simulated devices run the GPU's own source */
+        return false;
     }
-    return false;
 }

@@ -24,11 +24,13 @@ typedef uint64_t st_u64;
 
 #define ST_ROUND16(bytes) (((bytes) + 15) / 16 * 16)
 
-/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as i32. */
+/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as i32, the s of
+ * each 32 elements as f32 (docs/numerics.md: for types with a minimum). */
 #define ST_Q8_TRANSPOSED(n) (ST_UNITS(n) * 64)
 #define ST_Q8_SCALES(n) (ST_Q8_TRANSPOSED(n) + ST_T_UNITS(n) * 128)
 #define ST_Q8_SUMS(n) (ST_Q8_SCALES(n) + ST_ROUND16((n) / 8))
-#define ST_Q8_STRIDE(n) (ST_Q8_SUMS(n) + ST_ROUND16((n) / 8))
+#define ST_Q8_S(n) (ST_Q8_SUMS(n) + ST_ROUND16((n) / 8))
+#define ST_Q8_STRIDE(n) (ST_Q8_S(n) + ST_ROUND16((n) / 8))
 
 /* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q as i32. */
 #define ST_Q8K_SCALES(n) (n)

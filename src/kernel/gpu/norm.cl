@@ -6,50 +6,12 @@
  * Sum of squares: work-item i adds its elements in ascending order with fma, then 32 neighbours add in a butterfly of
  * distances 16 8 4 2 1, then the eight sums are added in ascending order. The same order on every device.
  * Limit: latency (a row is 10 to 40 KB). */
-#include "dialect.h"
+#include "exchange.h"
 #include "layout.h"
 
 #define GROUP 256
 
 #define LOCAL_WORDS GROUP
-
-/* Exchange among 32 neighbouring work-items: the value of work-item (item ^ mask). words: GROUP words of local memory. */
-INLINE uint exchange(local uint *words, uint value, uint mask)
-{
-#if ST_LANES >= 32
-    (void)words;
-    return st_shuffle_xor(value, mask);
-#else
-    const uint item = st_item();
-    st_barrier();
-    words[item] = value;
-    st_barrier();
-    return words[item ^ mask];
-#endif
-}
-
-INLINE float sum32(local uint *words, float v)
-{
-    for (uint mask = 16; mask > 0; mask /= 2)
-        v = v + st_float_of(exchange(words, st_bits_of(v), mask));
-    return v;
-}
-
-INLINE uint max32(local uint *words, uint v)
-{
-    for (uint mask = 16; mask > 0; mask /= 2) {
-        const uint other = exchange(words, v, mask);
-        v = other > v ? other : v;
-    }
-    return v;
-}
-
-INLINE int add32(local uint *words, int v)
-{
-    for (uint mask = 16; mask > 0; mask /= 2)
-        v += (int)exchange(words, (uint)v, mask);
-    return v;
-}
 
 /* Nearest even whole number within -127 .. 127; -127 for NaN. */
 INLINE int round_q(float v)
@@ -74,6 +36,8 @@ INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v,
         if (e % 32 == 0) {
             *(global float *)(to + ST_Q8_SCALES(n) + e / 8) = stored;
             *(global int *)(to + ST_Q8_SUMS(n) + e / 8) = sum;
+            *(global float *)(to + ST_Q8_S(n) + e / 8) =
+                stored == 0.0f ? 0.0f : st_float_of_half(st_half_of_float((float)sum * d));
         }
     }
 }

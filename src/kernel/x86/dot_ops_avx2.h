@@ -220,29 +220,20 @@ V_INLINE vi scale_from_lane(vi s)
     return vi_or(vi_and(s, vi_set1(0xffff)), vi_sll(s, 16));
 }
 
-/* Unsigned or signed bytes k and l of each lane as two 16-bit numbers. */
-V_INLINE vi pair_u8(vi packed, int k, int l)
-{
-    static const uint8_t lane[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
-    return vi_shuffle(packed, vi_add(vi_table(lane), vi_set1((int)(0x80008000u | (unsigned)k | (unsigned)l << 16))));
-}
-
-V_INLINE vi pair_s8(vi packed, int k, int l)
-{
-    static const uint8_t lane[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
-    vi order = vi_add(vi_table(lane), vi_set1((int)(0x00800080u | (unsigned)k << 8 | (unsigned)l << 24)));
-    return _mm256_srai_epi16(vi_shuffle(packed, order), 8);
-}
-
 /* Unsigned or signed byte k of each lane as a scale. */
 V_INLINE vi scale_u8(vi packed, int k)
 {
-    return pair_u8(packed, k, k);
+    return vi_shuffle(packed, _mm256_add_epi32(_mm256_setr_epi32(0, 0x00040004, 0x00080008, 0x000c000c, 0, 0x00040004,
+                                                                 0x00080008, 0x000c000c),
+                                               vi_set1((int)0x80008000 + k * 0x00010001)));
 }
 
 V_INLINE vi scale_s8(vi packed, int k)
 {
-    return pair_s8(packed, k, k);
+    vi high = vi_shuffle(packed, _mm256_add_epi32(_mm256_setr_epi32(0, 0x04000400, 0x08000800, 0x0c000c00, 0,
+                                                                    0x04000400, 0x08000800, 0x0c000c00),
+                                                  vi_set1(0x00800080 + k * 0x01000100)));
+    return _mm256_srai_epi16(high, 8);
 }
 
 /* Makes the compiler have this value in a register here. Left alone it computes all products first and adds them up

@@ -175,26 +175,11 @@ V_INLINE vi scale_from_lane(vi s)
     return s;
 }
 
-/* Unsigned or signed bytes k and l of each lane as two 16-bit numbers. */
-V_INLINE vi pair_u8(vi packed, int k, int l)
-{
-    static const uint8_t lane[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
-    return vi_shuffle(packed, vi_add(vi_table(lane), vi_set1((int)(0x80008000u | (unsigned)k | (unsigned)l << 16))));
-}
-
-V_INLINE vi pair_s8(vi packed, int k, int l)
-{
-    static const uint8_t lane[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
-    vi order = vi_add(vi_table(lane), vi_set1((int)(0x00800080u | (unsigned)k << 8 | (unsigned)l << 24)));
-    return _mm512_srai_epi16(vi_shuffle(packed, order), 8);
-}
-
 /* Unsigned or signed byte k of each lane as a scale. */
 V_INLINE vi scale_u8(vi packed, int k)
 {
     return vi_and(vi_srl(packed, 8 * k), vi_set1(255));
 }
-
 V_INLINE vi scale_s8(vi packed, int k)
 {
     return _mm512_srai_epi32(vi_sll(packed, 24 - 8 * k), 24);

@@ -1,0 +1,573 @@
+/* Stage on a device with kernels of its own: one allocation that holds weights, state and buffers; the command list is lowered
+ * to launches; windows are replayed as captured graphs.
+ *
+ * A pass: the rows are packed into page-locked memory and copied in one piece, the residual that enters follows, the launches
+ * run, logits and the residual that leaves are copied out, and the queue is waited for once. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "engine/stage.h"
+#include "kernel/gpu_norm.h"
+#include "kernel/gpu_ops.h"
+#include "runtime/device.h"
+
+enum {
+    PIECE = 32 << 20, /* bytes of one of the two page-locked buffers that weights go through */
+    ALIGN = 256,      /* of everything in the allocation */
+    GRAPHS = ST_GPU_WINDOW + 1,
+};
+
+/* Where things lie in the device's allocation, in bytes from its start. */
+struct layout {
+    uint64_t weights, state, buffers, rows, scratch, total;
+};
+
+struct device_stage {
+    struct st_stage base;
+    struct st_device *dev;
+    struct layout at;
+    st_addr memory;
+    struct st_rows rows;       /* arrays at device addresses, for the counts of the current pass */
+    uint8_t *host;             /* page-locked: packed rows, then logits and residuals */
+    uint64_t host_rows;        /* bytes of the first part */
+    float *host_logits, *host_wide;
+    uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
+    struct st_gpu_target target;
+    struct st_gpu_list list;
+    struct st_graph *graphs[2][GRAPHS]; /* by part and rows; windows in which every row wants logits */
+    /* while weights are put */
+    uint64_t put_used;
+    bool counting;
+    uint8_t *piece[2];
+    struct st_event *piece_free[2];
+    bool piece_busy[2];
+    int next_piece;
+};
+
+static const struct st_runtime *table(const struct device_stage *d)
+{
+    return d->dev->table;
+}
+
+static uint64_t align_up(uint64_t a)
+{
+    return (a + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- weights ---- */
+
+/* Copies bytes into the device through the two page-locked buffers, so that reading the file and the link overlap. */
+static enum strata_result copy_weights(struct device_stage *d, st_addr to, const uint8_t *from, uint64_t bytes,
+                                       struct strata_error *err)
+{
+    const struct st_runtime *t = table(d);
+    enum strata_result r = STRATA_OK;
+    for (uint64_t done = 0; done < bytes && !r;) {
+        int i = d->next_piece;
+        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
+        if (d->piece_busy[i])
+            r = t->event_sync(d->piece_free[i], err);
+        if (r)
+            break;
+        memcpy(d->piece[i], from + done, n);
+        r = t->copy_in(d->dev->copy, to + done, d->piece[i], n, err);
+        if (!r)
+            r = t->event_record(d->dev->copy, d->piece_free[i], err);
+        d->piece_busy[i] = true;
+        d->next_piece = 1 - i;
+        done += n;
+    }
+    return r;
+}
+
+/* st_put_fn: counts, or places the bytes at the next free address. */
+static enum strata_result put_weight(void *user, const char *name, const void *data, uint64_t bytes, const void **out,
+                                     struct strata_error *err)
+{
+    struct device_stage *d = user;
+    uint64_t at = d->put_used, end;
+    if (!st_add_u64(at, bytes, &end) || end > UINT64_MAX - 2 * ALIGN)
+        return st_fail(err, STRATA_E_LIMIT, "%s: %s: weights do not fit", d->base.name, name);
+    d->put_used = align_up(end);
+    *out = (const void *)(uintptr_t)(d->memory + d->at.weights + at);
+    if (d->counting)
+        return STRATA_OK;
+    enum strata_result r = copy_weights(d, d->memory + d->at.weights + at, data, bytes, err);
+    return r ? st_fail_in(err, r, "%s", name) : STRATA_OK;
+}
+
+static enum strata_result bind(struct device_stage *d, const struct st_stage_config *c, bool counting,
+                               struct strata_error *err)
+{
+    struct st_model_options o = c->options;
+    o.put = put_weight;
+    o.put_user = d;
+    d->put_used = 0;
+    d->counting = counting;
+    st_model_close(&d->base.bound);
+    enum strata_result r = st_model_open(c->gguf, c->draft_gguf, &o, &d->base.bound, err);
+    d->base.weight_bytes = d->put_used;
+    return r;
+}
+
+/* ---- rows ---- */
+
+/* One array of the packed rows: its bytes for n rows. The order here is the order in memory. */
+struct row_array {
+    void **device;    /* field of device_stage.rows */
+    const void *host; /* array of the pass */
+    uint64_t bytes;
+};
+
+enum { ROW_ARRAYS = 11 };
+
+/* Lists the arrays of a pass with n rows and the given host rows; returns how many. */
+static int row_arrays(struct device_stage *d, const struct st_rows *h, uint64_t n, uint64_t ngram_rows,
+                      struct row_array list[ROW_ARRAYS])
+{
+    struct st_rows *r = &d->rows;
+    uint64_t hidden = d->base.dims.hidden;
+    const struct row_array all[ROW_ARRAYS] = {
+        {(void **)&r->slot, h->slot, n * 4},
+        {(void **)&r->pos, h->pos, n * 4},
+        {(void **)&r->token, h->token, n * 4},
+        {(void **)&r->axis, h->axis, n * 12},
+        {(void **)&r->history, h->history, n * ST_HISTORY * 4},
+        {(void **)&r->out, h->out, n * 4},
+        {(void **)&r->span, h->span, (n + 1) * 4},
+        {(void **)&r->embd_row, h->embd_row, n},
+        {(void **)&r->ngram_index, h->ngram_index, n * d->heads * 4},
+        {(void **)&r->embd, h->embd, n * hidden * 4},
+        {(void **)&r->ngram, h->ngram, ngram_rows * d->row_bytes},
+    };
+    memcpy(list, all, sizeof all);
+    return ROW_ARRAYS;
+}
+
+/* Gives the arrays their device addresses for n rows; the whole is *bytes long. The n-gram rows come last, so that their number
+ * changes no other address and a window's graph stays valid. */
+static void place_rows(struct device_stage *d, uint64_t n, uint64_t *bytes)
+{
+    struct row_array list[ROW_ARRAYS];
+    struct st_rows none = {0};
+    int count = row_arrays(d, &none, n, n * d->heads, list);
+    uint64_t at = 0;
+    for (int i = 0; i < count; i++) {
+        *list[i].device = (void *)(uintptr_t)(d->memory + d->at.rows + at);
+        at += align_up(list[i].bytes);
+    }
+    *bytes = at;
+}
+
+/* Embeddings of rows that come as tokens, decoded into the pass's embd array in page-locked memory. */
+static void embed_rows(struct device_stage *d, enum st_part part, const struct st_rows *h, float *to)
+{
+    const struct st_weight *embed = d->base.bound.family->embedding(&d->base.bound, part);
+    const struct st_type_info *type = st_type_info(embed->type);
+    size_t hidden = d->base.dims.hidden;
+    for (int32_t i = 0; i < h->n; i++) {
+        float *row = to + (size_t)i * hidden;
+        if (h->embd_row[i])
+            memcpy(row, h->embd + (size_t)i * hidden, hidden * sizeof *row);
+        else
+            type->decode((const uint8_t *)embed->data + (size_t)h->token[i] * embed->row_bytes, row, hidden);
+    }
+}
+
+/* Packs the pass's rows and starts their copy. */
+static enum strata_result send_rows(struct device_stage *d, const struct st_pass *pass, struct strata_error *err)
+{
+    const struct st_rows *h = pass->rows;
+    uint64_t n = (uint64_t)h->n, bytes, distinct = 0, at = 0;
+    struct row_array list[ROW_ARRAYS];
+    bool embeds = pass->part == ST_PART_DRAFT || !pass->wide_in, ngram = d->heads && pass->part == ST_PART_TRUNK;
+    if (ngram) {
+        enum strata_result r = st_ngram_io_finish(pass->ngram, err);
+        if (r)
+            return r;
+        distinct = st_ngram_io_distinct(pass->ngram);
+    }
+    place_rows(d, n, &bytes);
+    d->rows.n = h->n;
+    d->rows.n_out = h->n_out;
+    d->rows.n_spans = h->n_spans;
+    d->rows.n_stream = h->n_stream;
+    int count = row_arrays(d, h, n, distinct, list);
+    for (int i = 0; i < count; i++) {
+        uint64_t used = list[i].bytes;
+        if (list[i].host == h->embd && embeds)
+            embed_rows(d, pass->part, h, (float *)(void *)(d->host + at));
+        else if (list[i].host == h->embd || ((list[i].host == h->ngram || list[i].host == h->ngram_index) && !ngram))
+            used = 0;
+        else
+            memcpy(d->host + at, list[i].host, used);
+        bytes = at + used;
+        /* Room for the largest number of n-gram rows is only behind the last array. */
+        at += align_up(list[i].bytes);
+    }
+    return table(d)->copy_in(d->dev->compute, d->memory + d->at.rows, d->host, bytes, err);
+}
+
+/* ---- passes ---- */
+
+static enum strata_result launch_list(struct device_stage *d, const struct st_gpu_list *list, const struct st_command *c,
+                                      struct strata_error *err)
+{
+    if (list->failed)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a list of launches", d->base.name);
+    char shape[96];
+    snprintf(shape, sizeof shape, "%s of layer %d, %d rows", st_op_name(c->op), c->layer, d->rows.n);
+    for (size_t i = 0; i < list->count; i++) {
+        const struct st_gpu_launch *l = &list->launch[i];
+        enum strata_result r = st_launch(d->dev, d->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args,
+                                         shape, err);
+        if (r)
+            return r;
+    }
+    return STRATA_OK;
+}
+
+/* Lowers and launches commands [from, to). */
+static enum strata_result run_commands(struct device_stage *d, const struct st_program *p, size_t from, size_t to,
+                                       struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (size_t i = from; i < to && !r; i++) {
+        d->list.count = 0;
+        r = st_gpu_lower(&p->commands[i], &d->target, &d->list, err);
+        if (!r)
+            r = launch_list(d, &d->list, &p->commands[i], err);
+    }
+    return r;
+}
+
+/* Runs a window through its graph, which is captured the first time. */
+static enum strata_result run_graph(struct device_stage *d, enum st_part part, const struct st_program *p,
+                                    struct strata_error *err)
+{
+    struct st_graph **graph = &d->graphs[part][d->rows.n];
+    enum strata_result r = STRATA_OK;
+    if (!*graph) {
+        r = st_capture_begin(d->dev, d->dev->compute, err);
+        if (r)
+            return r;
+        r = run_commands(d, p, 0, p->n_commands, err);
+        struct strata_error later;
+        enum strata_result end = st_capture_end(d->dev, d->dev->compute, graph, r ? &later : err);
+        r = r ? r : end;
+    }
+    return r ? r : table(d)->graph_launch(d->dev->compute, *graph, err);
+}
+
+/* Runs layer by layer and copies the residual of the pass's rows after each. */
+static enum strata_result run_with_residuals(struct device_stage *d, const struct st_pass *pass, const struct st_program *p,
+                                             struct strata_error *err)
+{
+    uint64_t wide = d->base.dims.wide, bytes = (uint64_t)d->rows.n * wide * sizeof(float);
+    enum strata_result r = STRATA_OK;
+    for (size_t from = 0, to; from < p->n_commands && !r; from = to) {
+        int32_t layer = p->commands[from].layer;
+        for (to = from; to < p->n_commands && p->commands[to].layer == layer; to++)
+            ;
+        r = run_commands(d, p, from, to, err);
+        if (r || layer < 0)
+            continue;
+        r = table(d)->copy_out(d->dev->compute, d->host_wide, st_gpu_at(p->wide), bytes, err);
+        if (!r)
+            r = st_wait(d->dev, d->dev->compute, err);
+        if (!r)
+            memcpy(pass->residuals + (size_t)layer * pass->residual_stride + pass->first_row * wide, d->host_wide, bytes);
+    }
+    return r;
+}
+
+static enum strata_result device_run(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    const struct st_runtime *t = table(d);
+    const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
+    uint64_t bytes = (uint64_t)pass->rows->n * stage->dims.wide * sizeof(float);
+    bool head = pass->part == ST_PART_DRAFT || stage->end == stage->dims.layers;
+    enum strata_result r = send_rows(d, pass, err);
+    if (!r && pass->wide_in) {
+        memcpy(d->host_wide, pass->wide_in, bytes);
+        r = t->copy_in(d->dev->compute, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), d->host_wide, bytes,
+                       err);
+    }
+    bool window = pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
+                  !pass->residuals && (d->dev->info.features & ST_FEATURE_GRAPHS);
+    if (!r)
+        r = pass->residuals ? run_with_residuals(d, pass, p, err)
+            : window        ? run_graph(d, pass->part, p, err)
+                            : run_commands(d, p, 0, p->n_commands, err);
+    if (!r && head && pass->rows->n_out)
+        r = t->copy_out(d->dev->compute, d->host_logits, st_gpu_at(p->logits),
+                        (uint64_t)pass->rows->n_out * stage->dims.vocabulary * sizeof(float), err);
+    if (!r && pass->wide_out)
+        r = t->copy_out(d->dev->compute, d->host_wide, st_gpu_at(p->wide), bytes, err);
+    /* Also after a failure: nothing may still run on buffers that the next pass fills. */
+    struct strata_error later;
+    enum strata_result waited = st_wait(d->dev, d->dev->compute, r ? &later : err);
+    r = r ? r : waited;
+    if (!r && pass->wide_out)
+        memcpy(pass->wide_out, d->host_wide, bytes);
+    stage->logits = d->host_logits;
+    return r;
+}
+
+/* ---- state ---- */
+
+static enum strata_result device_read(struct st_stage *stage, void *to, const uint8_t *at, uint64_t bytes,
+                                      struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    enum strata_result r = STRATA_OK;
+    for (uint64_t done = 0; done < bytes && !r; done += PIECE) {
+        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
+        r = table(d)->copy_out(d->dev->compute, d->piece[0], st_gpu_at(at) + done, n, err);
+        if (!r)
+            r = st_wait(d->dev, d->dev->compute, err);
+        if (!r)
+            memcpy((uint8_t *)to + done, d->piece[0], n);
+    }
+    return r;
+}
+
+static enum strata_result device_write(struct st_stage *stage, uint8_t *at, const void *from, uint64_t bytes,
+                                       struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    enum strata_result r = STRATA_OK;
+    for (uint64_t done = 0; done < bytes && !r; done += PIECE) {
+        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
+        memcpy(d->piece[0], (const uint8_t *)from + done, n);
+        r = table(d)->copy_in(d->dev->compute, st_gpu_at(at) + done, d->piece[0], n, err);
+        if (!r)
+            r = st_wait(d->dev, d->dev->compute, err);
+    }
+    return r;
+}
+
+static enum strata_result device_clear(struct st_stage *stage, uint8_t *at, uint64_t bytes, struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    return table(d)->fill(d->dev->compute, st_gpu_at(at), 0, bytes, err);
+}
+
+/* ---- opening ---- */
+
+static void device_close(struct st_stage *stage)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    const struct st_runtime *t = table(d);
+    if (d->dev->compute)
+        st_wait(d->dev, d->dev->compute, NULL);
+    for (int part = 0; part < 2; part++)
+        for (int n = 0; n < GRAPHS; n++)
+            t->graph_free(d->graphs[part][n]);
+    for (int i = 0; i < 2; i++) {
+        t->event_free(d->piece_free[i]);
+        t->host_free(d->dev->rt, d->piece[i]);
+    }
+    t->host_free(d->dev->rt, d->host);
+    if (d->memory)
+        t->release(d->dev->rt, d->memory);
+    st_gpu_list_free(&d->list);
+    st_program_free(&stage->trunk);
+    st_program_free(&stage->draft);
+    st_model_close(&stage->bound);
+    free(d);
+}
+
+static const struct st_stage_ops device_ops = {.run = device_run,
+                                               .read = device_read,
+                                               .write = device_write,
+                                               .clear = device_clear,
+                                               .close = device_close};
+
+static size_t gpu_act_bytes(enum st_act form, size_t n)
+{
+    return align_up(st_gpu_act_stride(form, (uint32_t)n));
+}
+
+/* Places the programs with state and buffers from the given addresses; NULL only counts. */
+static enum strata_result place_programs(struct st_stage *s, const struct st_rows *rows, uint8_t *state, uint8_t *buffers,
+                                         struct strata_error *err)
+{
+    struct st_bump st = {.base = state}, bu = {.base = buffers};
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    const struct st_family *f = s->bound.family;
+    enum strata_result r = f->place(&s->bound, ST_PART_TRUNK, &s->placement, rows, &st, &bu, &s->trunk, err);
+    if (!r && s->dims.draft)
+        r = f->place(&s->bound, ST_PART_DRAFT, &s->placement, rows, &st, &bu, &s->draft, err);
+    s->state_bytes = st.peak;
+    s->buffer_bytes = bu.peak;
+    return r;
+}
+
+static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, uint32_t units)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < p->n_commands; i++) {
+        uint64_t bytes = st_gpu_scratch(&p->commands[i], rows, units);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* Sums up the allocation; every part starts at a multiple of ALIGN. */
+static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct strata_error *err)
+{
+    struct st_stage *s = &d->base;
+    uint64_t rows, trunk = scratch_bytes(&s->trunk, s->placement.rows, d->dev->info.units);
+    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, d->dev->info.units);
+    place_rows(d, s->placement.rows, &rows);
+    d->target.scratch_bytes = trunk > draft ? trunk : draft;
+    const uint64_t parts[5] = {s->weight_bytes, s->state_bytes, s->buffer_bytes, rows, d->target.scratch_bytes};
+    uint64_t *at[5] = {&d->at.weights, &d->at.state, &d->at.buffers, &d->at.rows, &d->at.scratch};
+    uint64_t total = 0;
+    for (int i = 0; i < 5; i++) {
+        *at[i] = total;
+        if (!st_add_u64(total, parts[i], &total) || !st_align_u64(total, ALIGN, &total))
+            return st_fail(err, STRATA_E_LIMIT, "%s: layers %u..%u do not fit in any memory", s->name, s->first, s->end - 1);
+    }
+    d->at.total = total;
+    d->host_rows = rows;
+    if (total > limit)
+        return st_fail(err, STRATA_E_LIMIT,
+                       "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu), %llu are allowed", s->name,
+                       s->first, s->end - 1, (unsigned long long)total, (unsigned long long)s->weight_bytes,
+                       (unsigned long long)s->state_bytes, (unsigned long long)(total - s->weight_bytes - s->state_bytes),
+                       (unsigned long long)limit);
+    return STRATA_OK;
+}
+
+static enum strata_result open_host_memory(struct device_stage *d, struct strata_error *err)
+{
+    const struct st_runtime *t = table(d);
+    const struct st_stage *s = &d->base;
+    uint64_t wide = (uint64_t)s->placement.rows * s->dims.wide * sizeof(float);
+    uint64_t logits = (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float);
+    void *memory;
+    enum strata_result r = t->host_allocate(d->dev->rt, d->host_rows + align_up(wide) + logits, &memory, err);
+    if (r)
+        return r;
+    d->host = memory;
+    d->host_wide = (float *)(void *)(d->host + d->host_rows);
+    d->host_logits = (float *)(void *)(d->host + d->host_rows + align_up(wide));
+    for (int i = 0; i < 2 && !r; i++) {
+        r = t->host_allocate(d->dev->rt, PIECE, &memory, err);
+        if (!r) {
+            d->piece[i] = memory;
+            r = t->event_create(d->dev->rt, false, &d->piece_free[i], err);
+        }
+    }
+    return r;
+}
+
+static enum strata_result open_parts(struct device_stage *d, const struct st_stage_config *c, uint64_t limit,
+                                     struct strata_error *err)
+{
+    struct st_stage *s = &d->base;
+    const struct st_runtime *t = table(d);
+    enum strata_result r = bind(d, c, true, err);
+    if (r)
+        return r;
+    s->bound.family->dims(&s->bound, &s->dims);
+    r = place_programs(s, &d->rows, NULL, NULL, err);
+    if (!r)
+        r = lay_out(d, limit, err);
+    if (!r)
+        r = t->allocate(d->dev->rt, d->at.total, &d->memory, err);
+    if (!r)
+        r = open_host_memory(d, err);
+    if (!r)
+        r = bind(d, c, false, err);
+    if (!r)
+        r = place_programs(s, &d->rows, (uint8_t *)(uintptr_t)(d->memory + d->at.state),
+                           (uint8_t *)(uintptr_t)(d->memory + d->at.buffers), err);
+    if (!r)
+        r = st_wait(d->dev, d->dev->copy, err);
+    d->target.scratch = d->memory + d->at.scratch;
+    d->target.lanes = d->dev->info.lanes;
+    d->target.units = d->dev->info.units;
+    return r;
+}
+
+static void take_config(struct st_stage *s, const struct st_stage_config *c)
+{
+    s->placement = c->placement;
+    s->placement.act_bytes = gpu_act_bytes;
+    s->first = c->options.first;
+    s->end = c->options.end;
+}
+
+enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
+                                        struct st_stage **out, struct strata_error *err)
+{
+    struct device_stage *d = calloc(1, sizeof *d);
+    if (!d)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a stage", dev->name);
+    struct st_stage *s = &d->base;
+    s->ops = &device_ops;
+    snprintf(s->name, sizeof s->name, "%s", dev->name);
+    take_config(s, c);
+    d->dev = dev;
+    if (c->ngram->hash && c->ngram->layer >= s->first && c->ngram->layer < s->end) {
+        d->heads = c->ngram->hash->heads;
+        d->row_bytes = (uint32_t)c->ngram->table->row_bytes;
+    }
+    enum strata_result r = open_parts(d, c, limit, err);
+    if (r) {
+        device_close(s);
+        return r;
+    }
+    *out = s;
+    return STRATA_OK;
+}
+
+/* Lowers a program for the counts in its rows and marks what it launches. */
+static enum strata_result mark_kernels(const struct st_program *p, bool *needed, struct strata_error *err)
+{
+    static const struct st_gpu_target unknown = {.lanes = 32, .units = 1};
+    struct st_gpu_list list = {0};
+    enum strata_result r = STRATA_OK;
+    for (size_t i = 0; i < p->n_commands && !r; i++)
+        r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
+    if (!r && list.failed)
+        r = st_fail(err, STRATA_E_MEMORY, "no memory for a list of launches");
+    for (size_t i = 0; i < list.count && !r; i++)
+        needed[list.launch[i].kernel] = true;
+    st_gpu_list_free(&list);
+    return r;
+}
+
+enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err)
+{
+    struct st_stage s = {0};
+    struct st_rows rows = {0};
+    take_config(&s, c);
+    enum strata_result r = st_model_open(c->gguf, c->draft_gguf, &c->options, &s.bound, err);
+    if (r)
+        return r;
+    s.bound.family->dims(&s.bound, &s.dims);
+    r = place_programs(&s, &rows, NULL, NULL, err);
+    /* Every window, and a prompt of the largest size. */
+    for (uint32_t n = 1; n <= ST_GPU_WINDOW + 1 && !r; n++) {
+        uint32_t count = n <= ST_GPU_WINDOW ? n : s.placement.rows;
+        rows.n = rows.n_out = (int32_t)count;
+        rows.n_out = count < s.placement.out_rows ? rows.n_out : (int32_t)s.placement.out_rows;
+        rows.n_spans = 1;
+        rows.n_stream = (int32_t)(count * (s.dims.wide / s.dims.hidden));
+        r = mark_kernels(&s.trunk, needed, err);
+        if (!r)
+            r = mark_kernels(&s.draft, needed, err);
+    }
+    st_program_free(&s.trunk);
+    st_program_free(&s.draft);
+    st_model_close(&s.bound);
+    return r;
+}

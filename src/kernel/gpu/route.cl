@@ -1,0 +1,137 @@
+/* Router: choice of experts per row, and the rows' choices grouped by expert (struct st_routing of kernel/moe.h).
+ *
+ * Limit: latency. Order of the choice: larger logit first, lower index on ties; NaN counts as the smallest. */
+#include "exchange.h"
+
+#define GROUP 256
+
+/* A number that orders like the float; 0 for NaN. */
+INLINE uint route_key(float v)
+{
+    const uint u = st_bits_of(v);
+    return v != v ? 0u : u >> 31 ? ~u : u | 0x80000000u;
+}
+
+/* The largest of the group's values. */
+INLINE uint max256(local uint *words, local uint *best, uint v)
+{
+    v = max32(words, v);
+    st_barrier();
+    if (st_item() % 32 == 0)
+        best[st_item() / 32] = v;
+    st_barrier();
+    for (uint i = 0; i < GROUP / 32; i++)
+        v = best[i] > v ? best[i] : v;
+    return v;
+}
+
+/* expert, weight [rows][used]; shared [rows] holds the gate's logit and becomes its sigmoid. grid: (1, rows). */
+KERNEL(GROUP) st_route_choose(global int *restrict expert, global float *restrict weight, global float *restrict shared,
+                              global const float *restrict logits, uint experts, uint used)
+{
+    LOCAL_ARRAY(uint, words, GROUP);
+    LOCAL_ARRAY(uint, best, GROUP / 32);
+    const uint row = st_group_y(), item = st_item();
+    global const float *logit = logits + (ulong)row * experts;
+    uint last_key = 0xffffffffu, last = 0;
+    float largest = 0.0f, sum = 0.0f;
+    for (uint n = 0; n < used; n++) {
+        uint key = 0;
+        for (uint e = item; e < experts; e += GROUP) {
+            const uint k = route_key(logit[e]);
+            if (n == 0 || k < last_key || (k == last_key && e > last))
+                key = k + 1 > key ? k + 1 : key; /* 0: none */
+        }
+        const uint top = max256(words, best, key) - 1;
+        st_barrier();
+        uint place = 0; /* experts - index, so that the lowest index is the largest */
+        for (uint e = item; e < experts; e += GROUP)
+            if (route_key(logit[e]) == top && (n == 0 || top < last_key || e > last))
+                place = experts - e > place ? experts - e : place;
+        last = experts - max256(words, best, place);
+        st_barrier();
+        last_key = top;
+        const float v = logit[last];
+        largest = n == 0 ? v : largest;
+        const float w = st_expf(v - largest);
+        sum = sum + w;
+        if (item == 0) {
+            expert[(ulong)row * used + n] = (int)last;
+            weight[(ulong)row * used + n] = w;
+        }
+    }
+    if (item == 0) {
+        for (uint n = 0; n < used; n++)
+            weight[(ulong)row * used + n] = weight[(ulong)row * used + n] / sum;
+        shared[row] = st_sigmoidf(shared[row]);
+    }
+}
+
+/* Exclusive sum over the group; *total the sum. room: two times GROUP words. */
+INLINE uint route_rank(local uint *room, uint value, uint *total)
+{
+    const uint item = st_item();
+    uint from = 0;
+    room[item] = value;
+    st_barrier();
+    for (uint step = 1; step < GROUP; step *= 2) {
+        const uint v = room[from + item] + (item >= step ? room[from + item - step] : 0);
+        from = GROUP - from;
+        room[from + item] = v;
+        st_barrier();
+    }
+    *total = room[from + GROUP - 1];
+    const uint mine = room[from + item] - value;
+    st_barrier();
+    return mine;
+}
+
+/* first[expert + 1] = number of entries of the expert. grid: (experts, 1). */
+KERNEL(GROUP) st_route_count(global int *restrict first, global const int *restrict expert, uint entries)
+{
+    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    uint count = 0, total;
+    for (uint i = st_item(); i < entries; i += GROUP)
+        count += (uint)expert[i] == st_group();
+    (void)route_rank(room, count, &total);
+    if (st_item() == 0)
+        first[st_group() + 1] = (int)total;
+}
+
+/* Sums up first in place. One group. */
+KERNEL(GROUP) st_route_sum(global int *restrict first, uint experts)
+{
+    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    uint before = 0;
+    if (st_item() == 0)
+        first[0] = 0;
+    for (uint base = 0; base < experts; base += GROUP) {
+        const uint e = base + st_item(), value = e < experts ? (uint)first[e + 1] : 0;
+        uint total;
+        const uint mine = route_rank(room, value, &total);
+        if (e < experts)
+            first[e + 1] = (int)(before + mine + value);
+        before += total;
+    }
+}
+
+/* entry, where: the entries of each expert in ascending order from first[expert] on. grid: (experts, 1). */
+KERNEL(GROUP) st_route_place(global int *restrict entry, global int *restrict where, global const int *restrict first,
+                             global const int *restrict expert, uint entries)
+{
+    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    const uint e = st_group();
+    uint at = (uint)first[e];
+    if (first[e] == first[e + 1])
+        return;
+    for (uint base = 0; base < entries; base += GROUP) {
+        const uint i = base + st_item(), mine = i < entries && (uint)expert[i] == e;
+        uint total;
+        const uint place = route_rank(room, mine, &total);
+        if (mine) {
+            entry[at + place] = (int)i;
+            where[i] = (int)(at + place);
+        }
+        at += total;
+    }
+}
