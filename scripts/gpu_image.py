@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-# Lowest PTX version that clang and the driver accept for a target, so that older drivers load the image.
-PTX_VERSIONS = {'sm_75': '63', 'sm_80': '70', 'sm_86': '71', 'sm_89': '78', 'sm_90': '78', 'sm_90a': '80'}
+# Lowest PTX version that the target and the instructions used (sm_75: mma, 6.5) allow, so that older drivers load the image.
+PTX_VERSIONS = {'sm_75': '65', 'sm_80': '70', 'sm_86': '71', 'sm_89': '78', 'sm_90': '78', 'sm_90a': '80'}
 STATIC_LOCAL_LIMIT = 48 * 1024
 
 COMMON = ['-x', 'cl', '-cl-std=CL3.0', '-Xclang', '-finclude-default-header', '-O3', '-cl-uniform-work-group-size',
