@@ -18,18 +18,21 @@ INLINE void run_free(int type, local uint4 *tiles, local float *partial, const s
     at.tile = group;
     at.matrix = at.from = 0;
     next = at;
-    if (next.tile < end) {
-        stage(type, true, 1, tiles, p, &next, w);
-        advance(&next, p, 1);
+    for (uint i = 0; i + 1 < TILES; i++) {
+        if (next.tile < end) {
+            stage(type, true, 1, tiles + i * TILE_VECTORS(type, 1), p, &next, w);
+            advance(&next, p, 1);
+        }
+        st_copies_commit();
     }
-    st_copies_commit();
     if (row < lanes)
         read_activations(type, x, p->n, number, &a);
     while (at.tile < end) {
         st_copies_wait(0);
         st_barrier();
         if (next.tile < end) {
-            stage(type, true, 1, tiles + (slot ^ 1) * TILE_VECTORS(type, 1), p, &next, w);
+            const uint free_slot = slot == 0 ? TILES - 1 : slot - 1;
+            stage(type, true, 1, tiles + free_slot * TILE_VECTORS(type, 1), p, &next, w);
             advance(&next, p, 1);
         }
         st_copies_commit();
@@ -55,7 +58,7 @@ INLINE void run_free(int type, local uint4 *tiles, local float *partial, const s
         if (item < 128 && part == 0 && out_row < rows)
             y[at.tile * p->tile + out_row] = sum;
         advance(&at, p, 1);
-        slot ^= 1;
+        slot = slot + 1 == TILES ? 0 : slot + 1;
     }
 }
 
@@ -63,7 +66,7 @@ INLINE void run_free(int type, local uint4 *tiles, local float *partial, const s
     KERNEL(GROUP) name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x, uint n,      \
                        uint rows, uint tile, uint groups)                                                                     \
     {                                                                                                                         \
-        LOCAL_ARRAY(uint4, tiles, TILES *TILE_VECTORS(type, 1));                                                                 \
+        LOCAL_ARRAY(uint4, tiles, TILES * TILE_VECTORS(type, 1));                                                                 \
         LOCAL_ARRAY(float, partial, 16 * ROW_STEP);                                                                           \
         const struct product p = describe(type, n, rows, tile, groups);                                                       \
         run_free(type, tiles, partial, &p, st_group(), w, x, y);                                                              \

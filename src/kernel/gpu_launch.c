@@ -162,8 +162,8 @@ static uint32_t choose_tile(int type, uint32_t count, uint32_t n, uint32_t wante
 /* How many groups share the tiles: as many as run at once on a device with so many units, and not more than there are tiles. */
 static uint32_t choose_groups(uint32_t per_unit, uint32_t units, uint32_t sharers, uint32_t tiles)
 {
-    uint32_t groups = divide_up((units ? units : DEFAULT_UNITS) * per_unit, sharers);
-    return groups < tiles ? groups : tiles;
+    uint32_t groups = (units ? units : DEFAULT_UNITS) * per_unit / sharers; /* one more than fits would run alone in the end */
+    return groups == 0 ? 1 : groups < tiles ? groups : tiles;
 }
 
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err)

@@ -331,7 +331,7 @@ INLINE ushort st_half_of_float(float f)
 #include "../exact_math.h"
 
 /* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Copies are put into
- * batches by st_copies_commit; st_copies_wait(n) waits until at most the n newest batches are under way (n is 0, 1 or 2).
+ * batches by st_copies_commit; st_copies_wait(n) waits until at most the n newest batches are under way (n is 0 or 1).
  * Between issue and wait neither end is touched; a barrier makes the bytes visible to the other work-items. ST_COPIES_AHEAD
  * is 0 where copies are plain loads and stores; UNROLL_COPIES stands before a loop of issues, so that four loads are in
  * flight there. ---- */
@@ -351,10 +351,8 @@ INLINE void st_copies_wait(uint newest)
 {
     if (newest == 0)
         __asm__ volatile("cp.async.wait_group 0;" ::: "memory");
-    else if (newest == 1)
-        __asm__ volatile("cp.async.wait_group 1;" ::: "memory");
     else
-        __asm__ volatile("cp.async.wait_group 2;" ::: "memory");
+        __asm__ volatile("cp.async.wait_group 1;" ::: "memory");
 }
 #else
 #ifdef ST_HOST

@@ -357,7 +357,7 @@ struct step {
     uint m0;
 };
 
-/* Step 2. a: the activations of BATCH rows, which are there already for one row and whole tiles. */
+/* Step 2. a: the activations of the unit, which are there already for one row and whole tiles. */
 INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms, const struct product *p,
                      const struct step *now, global const uchar *x, uint stride, global const st_u32 *row, uint count,
                      struct activations *a)
@@ -371,15 +371,13 @@ INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, l
             break;
         struct unit u;
         read_unit(type, whole, tile, p, &now->at, r, number, &u);
-        UNROLL
         for (uint i = 0; i < BATCH(many); i++)
-            if (now->m0 + i < count && pass == 0 && (many > 1 || !whole))
-                read_activations(type, x + (ulong)row_of(row, now->m0 + i) * stride, p->n,
-                                 now->at.from / UNIT_BLOCKS(type) + number, &a[i]);
-        UNROLL
-        for (uint i = 0; i < BATCH(many); i++)
-            if (now->m0 + i < count)
-                put_terms(type, &u, &a[i], terms + (i * p->tile + r) * p->vectors, number, p->units);
+            if (now->m0 + i < count) {
+                if (many > 1 || !whole)
+                    read_activations(type, x + (ulong)row_of(row, now->m0 + i) * stride, p->n,
+                                     now->at.from / UNIT_BLOCKS(type) + number, a);
+                put_terms(type, &u, a, terms + (i * p->tile + r) * p->vectors, number, p->units);
+            }
     }
 }
 
@@ -415,7 +413,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
 {
     const bool multiplies = st_item() < ITEMS;
     const uint end = (p->rows + p->tile - 1) / p->tile;
-    struct activations a[2]; /* BATCH of them */
+    struct activations a;
     struct part next;
     struct step now, then;
     next.tile = group;
@@ -423,13 +421,15 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
     now.at = next;
     now.m0 = 0;
     then = now;
-    if (TILES == 2 && next.tile < end) {
-        stage(type, whole, many, tiles, p, &next, first);
-        advance(&next, p, matrices);
+    for (uint i = 0; i + 1 < TILES; i++) {
+        if (next.tile < end) {
+            stage(type, whole, many, tiles + i * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
+            advance(&next, p, matrices);
+        }
+        st_copies_commit();
     }
-    st_copies_commit();
     if (many == 1 && whole && multiplies && st_item() / p->units < ITEMS / p->units)
-        read_activations(type, x + (ulong)row_of(row, 0) * stride, p->n, st_item() % p->units, &a[0]);
+        read_activations(type, x + (ulong)row_of(row, 0) * stride, p->n, st_item() % p->units, &a);
     uint slot = 0, side = 0;
     bool pending = false;
     while (now.at.tile < end || pending) {
@@ -442,9 +442,10 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (now.m0 == 0)
             st_copies_wait(0);
         st_barrier();
-        if (TILES == 2 && works && now.m0 == 0) {
-            if (next.tile < end) {
-                stage(type, whole, many, tiles + (slot ^ 1) * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
+        if (TILES > 1 && works && now.m0 == 0) {
+            if (next.tile < end) { /* into the place of the tile before this one */
+                const uint free_slot = slot == 0 ? TILES - 1 : slot - 1;
+                stage(type, whole, many, tiles + free_slot * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
                 advance(&next, p, matrices);
             }
             st_copies_commit();
@@ -452,7 +453,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (multiplies) {
             if (works)
                 multiply(type, whole, many, tiles + slot * TILE_VECTORS(type, many), terms + side * TERM_VECTORS(type, many), p, &now, x,
-                         stride, row, count, a);
+                         stride, row, count, &a);
         } else if (pending) {
             add(type, whole, many, matrices, terms + (side ^ 1) * TERM_VECTORS(type, many), kept, kept + KEPT_FLOATS(many), p,
                 &then, count, y, ldy, place);
@@ -464,8 +465,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (now.m0 >= count) {
             now.m0 = 0;
             advance(&now.at, p, matrices);
-            if (TILES == 2)
-                slot ^= 1;
+            slot = slot + 1 == TILES ? 0 : slot + 1;
         }
     }
 }
