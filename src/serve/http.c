@@ -20,12 +20,15 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { EARLY_LIMIT = 1 << 20 };
+/* EARLY_LIMIT: bytes that a client may send while it is being answered. BODIES: how many bodies of the largest size may be
+ * arriving at the same time, whatever the number of connections; beyond that a request of more than SMALL bytes is cut off. */
+enum { EARLY_LIMIT = 1 << 20, BODIES = 8, SMALL = 64 << 10 };
 
 enum connection_state { WAITING, ANSWERING, FLUSHING };
 
 struct st_connection {
     struct st_connection *next;
+    struct st_http *http;
     struct bufferevent *bev;
     enum connection_state state;
     time_t since;   /* when state was entered, monotonic seconds */
@@ -42,6 +45,7 @@ struct st_http {
     struct st_http_options options;
     struct st_connection *connections;
     size_t count;
+    size_t arriving; /* bytes of requests that are not complete yet */
     int port;
     struct st_http_counts counts;
     st_http_handler *handler;
@@ -86,16 +90,26 @@ static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *in
         bufferevent_disable(c->bev, EV_READ);
 }
 
-/* What a client sends while it is being answered is kept for later, but not without limit. */
+/* What arrives is kept until a request is complete, but not without limit. */
 static void on_input(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
 {
     struct st_connection *c = arg;
-    if (info->n_added && c->state != WAITING && evbuffer_get_length(buffer) > EARLY_LIMIT)
+    struct st_http *http = c->http;
+    http->arriving += info->n_added;
+    http->arriving -= info->n_deleted;
+    if (!info->n_added || c->cut)
+        return;
+    if (http->arriving > BODIES * http->options.max_body && evbuffer_get_length(buffer) > SMALL) {
+        http->counts.refused++;
         cut(c);
+    } else if (c->state != WAITING && evbuffer_get_length(buffer) > EARLY_LIMIT) {
+        cut(c);
+    }
 }
 
 static void forget(struct st_connection *c)
 {
+    c->http->arriving -= evbuffer_get_length(bufferevent_get_input(c->bev));
     evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
     evbuffer_remove_cb(bufferevent_get_input(c->bev), on_input, c);
     bufferevent_decref(c->bev);
@@ -172,6 +186,7 @@ static struct bufferevent *new_connection(struct event_base *base, void *arg)
         return NULL;
     }
     bufferevent_incref(bev);
+    c->http = http;
     c->bev = bev;
     enter(c, WAITING);
     if (http->count >= (size_t)http->options.max_connections) {
@@ -324,6 +339,9 @@ static void on_request(struct evhttp_request *request, void *arg)
     /* Only an exchange that was not answered at once waits for its client to go. */
     if (c->exchange != x)
         return;
+    /* The handler has read the body; a long wait must not keep it. */
+    x->body = NULL;
+    evbuffer_drain(in, evbuffer_get_length(in));
     watch(x, EV_READ | EV_CLOSED);
 }
 

@@ -32,7 +32,7 @@ struct st_exchange {
     struct st_http *http;
     const char *method;     /* "GET", "POST", ...; static */
     const char *path;       /* without query; percent escapes left as they are */
-    const char *body;       /* NULL when empty; not terminated */
+    const char *body;       /* NULL when empty; not terminated; only inside the handler */
     size_t body_size;
     bool too_large;         /* body is longer than max_body and is not given */
     bool streaming;
@@ -51,7 +51,7 @@ int st_http_port(const struct st_http *http);
 /* Stops accepting; open exchanges go on. */
 void st_http_stop_accepting(struct st_http *http);
 size_t st_http_connections(const struct st_http *http);
-/* Connections refused because there were too many, requests cut off as too slow, clients cut off for unread output. */
+/* Connections refused because there were too many (or too many bytes of requests were arriving), requests cut off as too slow, clients cut off for unread output. */
 struct st_http_counts {
     uint64_t refused, slow_requests, slow_readers;
 };

@@ -41,7 +41,10 @@ class Server:
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(script or SCRIPT, f)
             command += ["--script", path]
-        self.process = subprocess.Popen(command + ["--port", "0", *args], stderr=subprocess.PIPE, text=True,
+            command += ["--port", "0", *args]
+        else:
+            command += [*args, "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
                                         env={k: v for k, v in os.environ.items() if not k.startswith("STRATA_")})
         self.log = []
         self.port = 0

@@ -567,6 +567,25 @@ def slow_requests_and_slow_readers_are_cut_off():
 
 
 @test
+def bodies_that_arrive_at_once_have_a_common_limit():
+    with Server(args=["--max-body", "1M"]) as s:
+        before, held = s.resident(), []
+        for _ in range(50):
+            sock = s.socket()
+            sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n" % CHAT.encode())
+            try:
+                sock.sendall(b" " * 900000)
+            except OSError:
+                pass
+            held.append(sock)
+        wait_for("some are cut off", lambda: int(re.search(r"strata_connections_refused_total (\d+)", s.get("/metrics").body.decode())[1]) > 10)
+        assert s.resident() - before < 20 << 20, s.resident() - before
+        for sock in held:
+            sock.close()
+        assert s.json(CHAT, user("hello"))["choices"]
+
+
+@test
 def connections_over_the_limit_get_a_429():
     with Server(args=["--max-connections", "4"]) as s:
         held = [s.socket() for _ in range(4)]
