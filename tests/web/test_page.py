@@ -1,6 +1,6 @@
 """The page in headless Chromium, as a person uses it: send, stop, edit, answer again, reload, narrow screen, keyboard.
 
-With a second argument (a folder) the screenshots of docs/ are taken instead."""
+test_page.py SCRIPTED docs STRATA MODEL takes the screenshots of docs/ instead."""
 import json
 import os
 import sys
@@ -352,33 +352,29 @@ def loading_and_a_lost_server_are_said():
             p.close()
 
 
-def screenshots(folder):
-    """docs/page-*.png: chat, machine, dark, phone."""
-    script = json.loads(json.dumps(SCRIPT))
-    script["answers"][0]["token_us"] = 4000
-    with Server(script) as s:
+def screenshots(folder, strata, model):
+    """docs/page-*.png: chat, machine, and a phone in the dark, with a real model."""
+    with Server(exe=strata, args=["serve", "-m", model]) as s:
         p = Page(1180, 860)
         try:
             p.go(s.url)
-            p.say("Show me a small program and one fact about rock.")
-            p.answered(1)
-            p.js("document.querySelector('.scroller').scrollTop = 0; document.activeElement.blur()")
-            time.sleep(0.3)
+            p.say("What is gimp?")
+            p.wait("an answer", ANSWERED, 1, seconds=200)
+            p.js("document.activeElement.blur()")
             p.screenshot(os.path.join(folder, "page-chat.png"))
-            p.say("slow")
-            time.sleep(4)
+            p.say("Describe the package nginx.")
+            time.sleep(6)
             p.keys("alt", "2")
             time.sleep(1.5)
             p.screenshot(os.path.join(folder, "page-machine.png"))
             p.keys("alt", "1")
-            p.keys("escape")
-            p.answered(2)
+            p.wait("an answer", ANSWERED, 2, seconds=200)
             p.js("localStorage.setItem('strata.settings', JSON.stringify({theme: 'dark'}))")
             p.size(390, 760, mobile=True)
             p.reload()
             p.wait("the list", "return document.querySelector('.conversations li')")
             p.js("document.querySelector('.conversations .open').click()")
-            p.js("document.querySelector('.scroller').scrollTop = 0; document.activeElement.blur()")
+            p.js("document.querySelector('.scroller').scrollTop = 1e6; document.activeElement.blur()")
             time.sleep(0.3)
             p.screenshot(os.path.join(folder, "page-phone.png"))
         finally:
@@ -386,6 +382,6 @@ def screenshots(folder):
 
 
 if len(sys.argv) > 2:
-    screenshots(sys.argv[2])
+    screenshots(*sys.argv[2:5])
 else:
     main()
