@@ -255,7 +255,8 @@ static void set_rows(struct strata_engine *e, size_t n)
     rows->n_stream = (int32_t)(n * (e->dims.wide / e->dims.hidden));
     rows->n_spans = 1;
     rows->span[0] = 0;
-    rows->span[1] = (int32_t)n;
+    for (size_t i = 1; i <= n; i++)
+        rows->span[i] = (int32_t)n; /* spans that do not exist are empty */
 }
 
 static enum strata_result check_ids(const struct strata_engine *e, const int32_t *ids, size_t count,

@@ -39,7 +39,8 @@ static enum strata_result resolve(struct strata_engine *e, const struct st_stage
     return st_device_open(e->devices, found, needed, out, err);
 }
 
-/* Opens every chosen device with the kernels of the whole model; drops what cannot serve where that is allowed. */
+/* Opens every chosen device with the kernels of the whole model; drops what cannot serve where that is allowed. The caller closes
+ * what is in by_choice, also after a failure. */
 static enum strata_result open_devices(struct strata_engine *e, const struct st_stage_config *config,
                                        struct st_device *by_choice[], struct strata_error *err)
 {
@@ -50,9 +51,7 @@ static enum strata_result open_devices(struct strata_engine *e, const struct st_
         struct st_device *dev = NULL;
         enum strata_result r = resolve(e, config, set->chosen[i], &dev, err);
         if (r && !automatic) {
-            for (int k = 0; k < kept; k++)
-                st_device_close(by_choice[k]);
-            set->chosen_count = 0;
+            set->chosen_count = kept;
             return r;
         }
         if (r) {

@@ -28,7 +28,7 @@ struct st_rows {
     int32_t *axis;    /* [n][3] rotary positions t, h, w; all equal to pos plus an offset for text */
     int32_t *history; /* [n][ST_HISTORY] token ids before the row's, nearest first, -1 where there is none */
     int32_t *out;     /* [n_out] row numbers, ascending */
-    int32_t *span;    /* [n_spans + 1] first row of each run of rows of one slot, then n */
+    int32_t *span;    /* [n + 1] first row of each run of rows of one slot, then n to the end */
     float *embd;      /* [n][hidden] input embeddings, used by rows with embd_row set */
     const uint8_t *ngram;  /* fetched rows of the n-gram table, encoded, one after the other */
     uint32_t *ngram_index; /* [n][heads] which of them each head takes */
