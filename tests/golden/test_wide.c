@@ -92,7 +92,7 @@ static void residuals_at_real_widths_equal_double_precision(void **state)
         for (uint32_t layer = 0; layer < spec->layers; layer++) {
             double largest, typical;
             errors(got + layer * TOKENS * wide, want + layer * TOKENS * wide, wide, &largest, &typical);
-            print_message("layer %u, %s: largest error %.2g, typical %.2g of the residual's RMS\n", layer,
+            print_message("# layer %u, %s: largest error %.2g, typical %.2g of the residual's RMS\n", layer,
                           fp32 ? "FP32 activations" : "8-bit activations", largest, typical);
             if (!(fp32 ? largest <= 1e-4 : typical <= 5e-2))
                 fail_msg("layer %u: largest error %g, typical %g of the residual's RMS", layer, largest, typical);
