@@ -252,84 +252,80 @@ enum strata_result st_gguf_bool_or(const struct st_gguf *g, const char *name, bo
     return STRATA_OK;
 }
 
-/* Key and memory for an array of numbers: one zeroed item of size bytes per element, at least one. */
-static enum strata_result need_items(const struct st_gguf *g, const char *name, size_t size, const struct st_gguf_key **k,
-                                     void **items, struct strata_error *err)
+/* Converts one element into place at. */
+typedef enum strata_result convert_fn(const char *path, const struct st_gguf_key *k, struct number n, void *at,
+                                      struct strata_error *err);
+
+static enum strata_result put_i64(const char *path, const struct st_gguf_key *k, struct number n, void *at,
+                                  struct strata_error *err)
 {
-    enum strata_result r = need(g, name, k, err);
+    return to_i64(path, k, n, at, err);
+}
+
+static enum strata_result put_f64(const char *path, const struct st_gguf_key *k, struct number n, void *at,
+                                  struct strata_error *err)
+{
+    return to_f64(path, k, n, at, err);
+}
+
+static enum strata_result put_bool(const char *path, const struct st_gguf_key *k, struct number n, void *at,
+                                   struct strata_error *err)
+{
+    return to_bool(path, k, n, at, err);
+}
+
+/* An array of numbers as items of size bytes. Strings have no elements of fixed size and are refused first. */
+static enum strata_result numbers(const struct st_gguf *g, const char *name, size_t size, convert_fn *convert,
+                                  const char *expected, void **out, size_t *count, struct strata_error *err)
+{
+    const struct st_gguf_key *k;
+    enum strata_result r = need(g, name, &k, err);
+    if (!r && k->element == ST_GGUF_STRING)
+        r = wrong_kind(g->path, k, expected, err);
     if (r)
         return r;
-    *items = calloc((*k)->type == ST_GGUF_STRING ? 1 : (*k)->count + 1, size);
-    return *items ? STRATA_OK : st_fail(err, STRATA_E_MEMORY, "%s: key %s: no memory for its elements", g->path, name);
-}
-
-static struct number element(const struct st_gguf_key *k, size_t i)
-{
-    return load(k->element, k->data + i * st_gguf_scalar_size(k->element));
-}
-
-/* Strings have no elements of fixed size; the loops below would not run for an empty array of them. */
-static enum strata_result refuse_strings(const struct st_gguf *g, const struct st_gguf_key *k, const char *expected,
-                                         struct strata_error *err)
-{
-    return k->element == ST_GGUF_STRING ? wrong_kind(g->path, k, expected, err) : STRATA_OK;
+    char *items = calloc(k->count + 1, size);
+    if (!items)
+        return st_fail(err, STRATA_E_MEMORY, "%s: key %s: no memory for its elements", g->path, name);
+    for (size_t i = 0; !r && i < k->count; i++)
+        r = convert(g->path, k, load(k->element, k->data + i * st_gguf_scalar_size(k->element)), items + i * size, err);
+    if (r) {
+        free(items);
+        return r;
+    }
+    *out = items;
+    *count = (size_t)k->count;
+    return STRATA_OK;
 }
 
 enum strata_result st_gguf_ints(const struct st_gguf *g, const char *name, int64_t **out, size_t *count,
                                 struct strata_error *err)
 {
-    const struct st_gguf_key *k;
     void *items = NULL;
-    enum strata_result r = need_items(g, name, sizeof **out, &k, &items, err);
+    enum strata_result r = numbers(g, name, sizeof **out, put_i64, "integers", &items, count, err);
     if (!r)
-        r = refuse_strings(g, k, "integers", err);
-    for (size_t i = 0; !r && i < k->count; i++)
-        r = to_i64(g->path, k, element(k, i), (int64_t *)items + i, err);
-    if (r) {
-        free(items);
-        return r;
-    }
-    *out = items;
-    *count = (size_t)k->count;
-    return STRATA_OK;
+        *out = items;
+    return r;
 }
 
 enum strata_result st_gguf_floats(const struct st_gguf *g, const char *name, double **out, size_t *count,
                                   struct strata_error *err)
 {
-    const struct st_gguf_key *k;
     void *items = NULL;
-    enum strata_result r = need_items(g, name, sizeof **out, &k, &items, err);
+    enum strata_result r = numbers(g, name, sizeof **out, put_f64, "numbers", &items, count, err);
     if (!r)
-        r = refuse_strings(g, k, "numbers", err);
-    for (size_t i = 0; !r && i < k->count; i++)
-        r = to_f64(g->path, k, element(k, i), (double *)items + i, err);
-    if (r) {
-        free(items);
-        return r;
-    }
-    *out = items;
-    *count = (size_t)k->count;
-    return STRATA_OK;
+        *out = items;
+    return r;
 }
 
 enum strata_result st_gguf_bools(const struct st_gguf *g, const char *name, bool **out, size_t *count,
                                  struct strata_error *err)
 {
-    const struct st_gguf_key *k;
     void *items = NULL;
-    enum strata_result r = need_items(g, name, sizeof **out, &k, &items, err);
+    enum strata_result r = numbers(g, name, sizeof **out, put_bool, "bools", &items, count, err);
     if (!r)
-        r = refuse_strings(g, k, "bools", err);
-    for (size_t i = 0; !r && i < k->count; i++)
-        r = to_bool(g->path, k, element(k, i), (bool *)items + i, err);
-    if (r) {
-        free(items);
-        return r;
-    }
-    *out = items;
-    *count = (size_t)k->count;
-    return STRATA_OK;
+        *out = items;
+    return r;
 }
 
 enum strata_result st_gguf_strings(const struct st_gguf *g, const char *name, struct st_bytes **out, size_t *count,

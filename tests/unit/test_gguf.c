@@ -2,24 +2,10 @@
  * names the file and the key or tensor. */
 #include "test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "golden/fixture.h"
 
 #include "format/gguf_write.h"
 #include "format/quant.h"
-
-static char work_dir[64];
-
-static const char *work_path(const char *name)
-{
-    static char paths[8][128];
-    static int next;
-    char *p = paths[next++ % 8];
-    snprintf(p, sizeof paths[0], "%s/%s", work_dir, name);
-    return p;
-}
 
 /* Bytes of a file in the making; records are appended as the format lays them out. */
 struct bytes {
@@ -543,21 +529,6 @@ static void a_writer_that_fails_leaves_no_file(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(work_dir, "/tmp/strata-gguf-XXXXXX");
-    return mkdtemp(work_dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -r '%s'", work_dir);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -572,5 +543,5 @@ int main(void)
         cmocka_unit_test(shards_that_do_not_belong_together_are_refused),
         cmocka_unit_test(a_writer_that_fails_leaves_no_file),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }

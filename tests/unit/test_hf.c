@@ -1,19 +1,13 @@
 /* src/format/hf: model folders, their tokenizers and chat templates, and the messages for broken ones. */
 #include "test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "golden/fixture.h"
 
 #include "format/hf.h"
 
-static char work_dir[64];
-
 static void write_text(const char *name, const char *text)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", work_dir, name);
+    const char *path = work_path(name);
     if (!text) {
         unlink(path);
         return;
@@ -28,10 +22,8 @@ static void write_text(const char *name, const char *text)
 static void write_folder(const char *config, const char *tokenizer, const char *tokenizer_config)
 {
     struct strata_error err;
-    char path[128];
-    snprintf(path, sizeof path, "%s/model.safetensors", work_dir);
     const struct st_safetensor_out t = {"t", ST_DTYPE_U8, 1, {1}, "x"};
-    assert_ok(st_safetensors_save(path, &t, 1, &err), &err);
+    assert_ok(st_safetensors_save(work_path("model.safetensors"), &t, 1, &err), &err);
     write_text("config.json", config);
     write_text("tokenizer.json", tokenizer);
     write_text("tokenizer_config.json", tokenizer_config);
@@ -53,7 +45,7 @@ static void a_tokenizer_becomes_lists_with_types(void **state)
     struct st_hf *hf;
     struct st_hf_tokenizer t;
     write_folder("{\"eos_token_id\":[3,4]}", "{" PRE "," MODEL "," ADDED "}", "{\"pad_token\":{\"content\":\"<end>\"},\"add_bos_token\":true}");
-    assert_ok(st_hf_open(work_dir, &hf, &err), &err);
+    assert_ok(st_hf_open(work, &hf, &err), &err);
     assert_ok(st_hf_read_tokenizer(hf, 7, &t, &err), &err);
     static const char *const texts[] = {"a", "b", "ab", "[PAD3]", "<end>", "<tag>", "[PAD6]"};
     static const int32_t types[] = {1, 1, 1, 5, 3, 4, 5};
@@ -81,7 +73,7 @@ static void merges_written_as_text_and_other_pre_tokenizers_are_read(void **stat
     struct st_hf_tokenizer t;
     write_folder("{}", "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"vocab\":{\"a\":0,\"b\":1},"
                        "\"merges\":[\"a b\"]}}", NULL);
-    assert_ok(st_hf_open(work_dir, &hf, &err), &err);
+    assert_ok(st_hf_open(work, &hf, &err), &err);
     assert_ok(st_hf_read_tokenizer(hf, 2, &t, &err), &err);
     assert_string_equal(t.pre, "gpt2");
     assert_int_equal(t.merges[0].size, 3);
@@ -121,7 +113,7 @@ static void broken_tokenizers_are_named(void **state)
         struct st_hf *hf;
         struct st_hf_tokenizer t;
         write_folder("{}", cases[i].tokenizer, cases[i].config);
-        assert_ok(st_hf_open(work_dir, &hf, &err), &err);
+        assert_ok(st_hf_open(work, &hf, &err), &err);
         enum strata_result r = st_hf_read_tokenizer(hf, cases[i].count, &t, &err);
         if (r != cases[i].code || !strstr(err.text, cases[i].names))
             fail_msg("case %zu: %s: %s", i, strata_result_name(r), err.text);
@@ -134,20 +126,18 @@ static void folders_that_are_no_models_are_refused(void **state)
     (void)state;
     struct strata_error err;
     struct st_hf *hf;
-    char path[128];
     assert_int_equal(st_hf_open("/nowhere", &hf, &err), STRATA_E_IO);
     write_folder(NULL, NULL, NULL);
-    assert_int_equal(st_hf_open(work_dir, &hf, &err), STRATA_E_IO);
+    assert_int_equal(st_hf_open(work, &hf, &err), STRATA_E_IO);
     assert_non_null(strstr(err.text, "config.json is missing"));
     write_folder("[]", NULL, NULL);
-    assert_int_equal(st_hf_open(work_dir, &hf, &err), STRATA_E_FORMAT);
+    assert_int_equal(st_hf_open(work, &hf, &err), STRATA_E_FORMAT);
     write_folder("{\"a\":", NULL, NULL);
-    assert_int_equal(st_hf_open(work_dir, &hf, &err), STRATA_E_FORMAT);
+    assert_int_equal(st_hf_open(work, &hf, &err), STRATA_E_FORMAT);
     assert_non_null(strstr(err.text, "config.json: JSON, line 1"));
     write_folder("{}", NULL, NULL);
-    snprintf(path, sizeof path, "%s/model.safetensors", work_dir);
-    unlink(path);
-    assert_int_equal(st_hf_open(work_dir, &hf, &err), STRATA_E_IO);
+    unlink(work_path("model.safetensors"));
+    assert_int_equal(st_hf_open(work, &hf, &err), STRATA_E_IO);
     assert_non_null(strstr(err.text, "model.safetensors.index.json"));
 }
 
@@ -168,7 +158,7 @@ static void chat_templates_come_from_either_place(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_folder("{}", NULL, cases[i].config);
         write_text("chat_template.jinja", cases[i].file);
-        assert_ok(st_hf_open(work_dir, &hf, &err), &err);
+        assert_ok(st_hf_open(work, &hf, &err), &err);
         assert_ok(st_hf_chat_template(hf, &text, &err), &err);
         if (cases[i].want)
             assert_string_equal(text, cases[i].want);
@@ -178,24 +168,9 @@ static void chat_templates_come_from_either_place(void **state)
     }
     write_text("chat_template.jinja", NULL);
     write_folder("{}", NULL, "{\"chat_template\":7}");
-    assert_ok(st_hf_open(work_dir, &hf, &err), &err);
+    assert_ok(st_hf_open(work, &hf, &err), &err);
     assert_int_equal(st_hf_chat_template(hf, &text, &err), STRATA_E_FORMAT);
     st_hf_close(hf);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(work_dir, "/tmp/strata-hf-XXXXXX");
-    return mkdtemp(work_dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -r '%s'", work_dir);
-    return system(command);
 }
 
 int main(void)
@@ -207,5 +182,5 @@ int main(void)
         cmocka_unit_test(folders_that_are_no_models_are_refused),
         cmocka_unit_test(chat_templates_come_from_either_place),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }

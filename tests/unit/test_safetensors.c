@@ -2,24 +2,10 @@
  * the file and the tensor. */
 #include "test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "golden/fixture.h"
 
 #include "base/json.h"
 #include "format/safetensors.h"
-
-static char work_dir[64];
-
-static const char *work_path(const char *name)
-{
-    static char paths[8][128];
-    static int next;
-    char *p = paths[next++ % 8];
-    snprintf(p, sizeof paths[0], "%s/%s", work_dir, name);
-    return p;
-}
 
 static void write_text(const char *path, const char *text)
 {
@@ -217,21 +203,6 @@ static void json_members_are_checked_for_kind_and_named(void **state)
     json_decref(root);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(work_dir, "/tmp/strata-safe-XXXXXX");
-    return mkdtemp(work_dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -r '%s'", work_dir);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,5 +213,5 @@ int main(void)
         cmocka_unit_test(indexes_that_lie_are_refused),
         cmocka_unit_test(json_members_are_checked_for_kind_and_named),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_work, remove_work);
 }
