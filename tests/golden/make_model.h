@@ -11,7 +11,7 @@ struct make_tensor {
     char name[ST_GGUF_NAME_MAX + 1];
     int type;
     uint32_t n_dims;
-    uint64_t ne[3];
+    uint64_t ne[ST_GGUF_DIMS];
     float mean, spread; /* values lie around mean, with the standard deviation spread */
     bool negative;      /* all below zero */
     bool nan;           /* one element is not a number */
