@@ -68,8 +68,8 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
 {
     uint64_t places = b->weight_bytes / p->bytes, at = i % places * p->bytes;
     if (p->family == MATVEC) {
-        struct st_gpu_matvec a = {p->type,  b->y,     b->weights + at, b->x, p->n, p->rows, p->count, p->rows,
-                                  p->tile, b->dev->info.units};
+        struct st_gpu_matvec a = {p->type, b->y,     b->weights + at, b->x,    p->n,
+                                  p->rows, p->count, p->rows,         p->tile, b->dev->info.units};
         return st_gpu_matvec(&a, out, err);
     }
     struct st_gpu_experts a = {.type = p->type,

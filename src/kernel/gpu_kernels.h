@@ -9,45 +9,45 @@
 
 #include "runtime/runtime.h"
 
-#define ST_GPU_KERNELS(X)                                                                                             \
-    X(EMPTY, "st_empty", "copy", "", 64, 1, 1, true)                                                                  \
-    X(COPY, "st_copy", "copy", "pcl", 256, 1, 1, true)                                                                \
-    X(READ, "st_read", "copy", "pcl", 256, 1, 1, true)                                                                \
-    X(DIALECT, "st_dialect", "dialect", "pppcc", 128, 1, 1, false)                                                    \
-    X(NORM, "st_norm", "norm", "pcciiif", 256, 1, 1, true)                                                            \
-    X(NORM_Q8, "st_norm_q8", "norm", "ppcciiif", 256, 1, 1, true)                                                     \
-    X(NORM_Q8K, "st_norm_q8k", "norm", "ppcciiif", 256, 1, 1, true)                                                   \
-    X(QUANT_Q8, "st_quant_q8", "norm", "pci", 256, 1, 1, true)                                                        \
-    X(QUANT_Q8K, "st_quant_q8k", "norm", "pci", 256, 1, 1, true)                                                      \
-    X(EMBED, "st_embed", "residual", "pcii", 256, 1, 1, true)                                                         \
-    X(GATED_WRITE, "st_gated_write", "residual", "pccii", 256, 1, 1, true)                                            \
-    X(SELECT, "st_select", "residual", "pcci", 256, 1, 1, true)                                                       \
-    X(ADD, "st_add", "residual", "pci", 256, 1, 1, true)                                                              \
-    X(SWIGLU, "st_swiglu", "residual", "pci", 256, 1, 1, true)                                                        \
-    X(DRAFT_INPUT, "st_draft_input", "residual", "pcccciiif", 256, 1, 1, true)                                        \
-    X(NGRAM_GATHER, "st_ngram_gather", "ngram", "pcciiii", 256, 1, 1, true)                                           \
-    X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true)                                         \
-    X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppcccccciii", 256, 1, 1, true)                                        \
-    X(GDN_CONV, "st_gdn_conv", "gdn", "ppcccccii", 256, 1, 1, true)                                                \
-    X(GDN_STEP, "st_gdn_step", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                         \
-    X(QSA_HEADS, "st_qsa_heads", "qsa", "ppppcccccccccciiiiiiiiif", 256, 1, 1, true)                               \
-    X(QSA_POOL, "st_qsa_pool", "qsa", "pccccccccciiiiiif", 256, 1, 1, true)                                        \
-    X(QSA_RING, "st_qsa_ring", "qsa", "ppcccciii", 256, 1, 1, true)                                                \
-    X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true)                                            \
-    X(QSA_CHOOSE, "st_qsa_choose", "qsa", "ppcciiiii", 256, 1, 1, true)                                            \
-    X(QSA_DENSE, "st_qsa_dense", "qsa", "pi", 256, 1, 1, true)                                                        \
-    X(QSA_ATTEND, "st_qsa_attend", "qsa", "ppccccccciiiiiiii", 128, 1, 1, true)                                    \
-    X(QSA_JOIN, "st_qsa_join", "qsa", "pccciiii", 128, 1, 1, true)                                                 \
-    X(ROUTE_CHOOSE, "st_route_choose", "route", "pppcii", 256, 1, 1, true)                                            \
-    X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true)                                                 \
-    X(ROUTE_SUM, "st_route_sum", "route", "pi", 256, 1, 1, true)                                                      \
-    X(ROUTE_PLACE, "st_route_place", "route", "ppcci", 256, 1, 1, true)                                               \
-    X(ANY_PRODUCT, "st_any_product", "any", "pccciiiiiiiii", 64, 1, 1, false)                                         \
-    X(ANY_EXPERT, "st_any_expert", "any", "pccccciiiiiiiiii", 64, 1, 1, false)                                        \
-    X(ANY_SILU_MUL, "st_any_silu_mul", "any", "pcciii", 64, 1, 1, true)                                               \
-    X(ANY_COMBINE, "st_any_combine", "any", "pcccciii", 64, 1, 1, true)                                               \
-    X(ANY_GATE, "st_any_gate", "any", "piii", 64, 1, 1, true)                                                         \
-    X(ANY_MEAN, "st_any_mean", "any", "pccii", 64, 1, 1, true)                                                        \
+#define ST_GPU_KERNELS(X)                                                                                              \
+    X(EMPTY, "st_empty", "copy", "", 64, 1, 1, true)                                                                   \
+    X(COPY, "st_copy", "copy", "pcl", 256, 1, 1, true)                                                                 \
+    X(READ, "st_read", "copy", "pcl", 256, 1, 1, true)                                                                 \
+    X(DIALECT, "st_dialect", "dialect", "pppcc", 128, 1, 1, false)                                                     \
+    X(NORM, "st_norm", "norm", "pcciiif", 256, 1, 1, true)                                                             \
+    X(NORM_Q8, "st_norm_q8", "norm", "ppcciiif", 256, 1, 1, true)                                                      \
+    X(NORM_Q8K, "st_norm_q8k", "norm", "ppcciiif", 256, 1, 1, true)                                                    \
+    X(QUANT_Q8, "st_quant_q8", "norm", "pci", 256, 1, 1, true)                                                         \
+    X(QUANT_Q8K, "st_quant_q8k", "norm", "pci", 256, 1, 1, true)                                                       \
+    X(EMBED, "st_embed", "residual", "pcii", 256, 1, 1, true)                                                          \
+    X(GATED_WRITE, "st_gated_write", "residual", "pccii", 256, 1, 1, true)                                             \
+    X(SELECT, "st_select", "residual", "pcci", 256, 1, 1, true)                                                        \
+    X(ADD, "st_add", "residual", "pci", 256, 1, 1, true)                                                               \
+    X(SWIGLU, "st_swiglu", "residual", "pci", 256, 1, 1, true)                                                         \
+    X(DRAFT_INPUT, "st_draft_input", "residual", "pcccciiif", 256, 1, 1, true)                                         \
+    X(NGRAM_GATHER, "st_ngram_gather", "ngram", "pcciiii", 256, 1, 1, true)                                            \
+    X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true)                                             \
+    X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppcccccciii", 256, 1, 1, true)                                            \
+    X(GDN_CONV, "st_gdn_conv", "gdn", "ppcccccii", 256, 1, 1, true)                                                    \
+    X(GDN_STEP, "st_gdn_step", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                             \
+    X(QSA_HEADS, "st_qsa_heads", "qsa", "ppppcccccccccciiiiiiiiif", 256, 1, 1, true)                                   \
+    X(QSA_POOL, "st_qsa_pool", "qsa", "pccccccccciiiiiif", 256, 1, 1, true)                                            \
+    X(QSA_RING, "st_qsa_ring", "qsa", "ppcccciii", 256, 1, 1, true)                                                    \
+    X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true)                                                \
+    X(QSA_CHOOSE, "st_qsa_choose", "qsa", "ppcciiiii", 256, 1, 1, true)                                                \
+    X(QSA_DENSE, "st_qsa_dense", "qsa", "pi", 256, 1, 1, true)                                                         \
+    X(QSA_ATTEND, "st_qsa_attend", "qsa", "ppccccccciiiiiiii", 128, 1, 1, true)                                        \
+    X(QSA_JOIN, "st_qsa_join", "qsa", "pccciiii", 128, 1, 1, true)                                                     \
+    X(ROUTE_CHOOSE, "st_route_choose", "route", "pppcii", 256, 1, 1, true)                                             \
+    X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true)                                                  \
+    X(ROUTE_SUM, "st_route_sum", "route", "pi", 256, 1, 1, true)                                                       \
+    X(ROUTE_PLACE, "st_route_place", "route", "ppcci", 256, 1, 1, true)                                                \
+    X(ANY_PRODUCT, "st_any_product", "any", "pccciiiiiiiii", 64, 1, 1, false)                                          \
+    X(ANY_EXPERT, "st_any_expert", "any", "pccccciiiiiiiiii", 64, 1, 1, false)                                         \
+    X(ANY_SILU_MUL, "st_any_silu_mul", "any", "pcciii", 64, 1, 1, true)                                                \
+    X(ANY_COMBINE, "st_any_combine", "any", "pcccciii", 64, 1, 1, true)                                                \
+    X(ANY_GATE, "st_any_gate", "any", "piii", 64, 1, 1, true)                                                          \
+    X(ANY_MEAN, "st_any_mean", "any", "pccii", 64, 1, 1, true)                                                         \
     X(MV_Q8_0_1, "st_mv_q8_0_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
     X(MV_Q8_0_8, "st_mv_q8_0_8", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \
     X(MV_Q2_0_1, "st_mv_q2_0_1", "matvec", "pcciiiiii", 192, 1, 1, true)                                               \

@@ -59,10 +59,13 @@ enum strata_result st_gpu_norm(const struct st_gpu_norm *a, struct st_gpu_launch
 {
     if (a->rows == 0 || a->rows > ROWS_LIMIT || a->group == 0 || a->n == 0 || a->n % a->group ||
         a->group % act_elems(a->act) || (a->gammas != a->group && a->gammas != a->n))
-        return st_fail(err, STRATA_E_UNSUPPORTED, "norm: no kernel for %u rows of %u in groups of %u with %u factors", a->rows,
-                       a->n, a->group, a->gammas);
-    start(out, a->act == ST_ACT_Q8 ? ST_GPU_NORM_Q8 : a->act == ST_ACT_Q8K ? ST_GPU_NORM_Q8K : ST_GPU_NORM, a->n / a->group,
-          a->rows);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "norm: no kernel for %u rows of %u in groups of %u with %u factors",
+                       a->rows, a->n, a->group, a->gammas);
+    start(out,
+          a->act == ST_ACT_Q8    ? ST_GPU_NORM_Q8
+          : a->act == ST_ACT_Q8K ? ST_GPU_NORM_Q8K
+                                 : ST_GPU_NORM,
+          a->n / a->group, a->rows);
     union st_arg *arg = out->args;
     (arg++)->p = a->y;
     if (a->act != ST_ACT_F32)
@@ -76,8 +79,8 @@ enum strata_result st_gpu_norm(const struct st_gpu_norm *a, struct st_gpu_launch
     return STRATA_OK;
 }
 
-enum strata_result st_gpu_quantize(enum st_act act, st_addr q, st_addr x, uint32_t rows, uint32_t n, struct st_gpu_launch *out,
-                                   struct strata_error *err)
+enum strata_result st_gpu_quantize(enum st_act act, st_addr q, st_addr x, uint32_t rows, uint32_t n,
+                                   struct st_gpu_launch *out, struct strata_error *err)
 {
     if (act == ST_ACT_F32 || rows == 0 || rows > ROWS_LIMIT || n == 0 || n % act_elems(act))
         return st_fail(err, STRATA_E_UNSUPPORTED, "activations: no kernel for %u rows of %u", rows, n);
@@ -137,7 +140,8 @@ uint32_t st_gpu_tile_limit(int type, uint32_t many, uint32_t n)
     uint32_t blocks = chunks == 1 ? total : divide_up(divide_up(total, chunks), 8) * 8;
     uint32_t units = divide_up(blocks, unit), q2 = type == ST_TYPE_Q2_0;
     uint32_t passes = ST_PRODUCT_PASSES(type == ST_TYPE_Q8_0, q2, many);
-    uint32_t limit = ST_PRODUCT_ITEMS / units * passes, by_terms = ST_TERM_VECTORS(q2) * passes / (units * unit / 2 | 1);
+    uint32_t limit = ST_PRODUCT_ITEMS / units * passes,
+             by_terms = ST_TERM_VECTORS(q2) * passes / (units * unit / 2 | 1);
     uint32_t by_outputs = ST_PRODUCT_GROUP - ST_PRODUCT_ITEMS;
     limit = by_terms < limit ? by_terms : limit;
     limit = by_outputs < limit ? by_outputs : limit;
@@ -159,10 +163,12 @@ static uint32_t choose_tile(int type, uint32_t count, uint32_t n, uint32_t wante
     return wanted == 0 ? limit : wanted <= limit ? wanted : 0;
 }
 
-/* How many groups share the tiles: as many as run at once on a device with so many units, and not more than there are tiles. */
+/* How many groups share the tiles: as many as run at once on a device with so many units, and not more than there are
+ * tiles. */
 static uint32_t choose_groups(uint32_t per_unit, uint32_t units, uint32_t sharers, uint32_t tiles)
 {
-    uint32_t groups = (units ? units : DEFAULT_UNITS) * per_unit / sharers; /* one more than fits would run alone in the end */
+    uint32_t groups =
+        (units ? units : DEFAULT_UNITS) * per_unit / sharers; /* one more than fits would run alone in the end */
     return groups == 0 ? 1 : groups < tiles ? groups : tiles;
 }
 
@@ -170,13 +176,15 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
 {
     const struct product_type *t = product_type(a->type);
     if (!t)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "matrix-vector product: no kernel for %s weights", type_name(a->type));
+        return st_fail(err, STRATA_E_UNSUPPORTED, "matrix-vector product: no kernel for %s weights",
+                       type_name(a->type));
     uint32_t tile = a->count ? choose_tile(a->type, a->count, a->n, a->tile) : 0;
     if (tile == 0 || a->count > ST_MAX_ROWS || a->rows == 0 || a->ldy < a->rows)
         return st_fail(err, STRATA_E_UNSUPPORTED,
                        "matrix-vector product: no kernel for %u rows times %s [%u x %u] in tiles of %u rows", a->count,
                        type_name(a->type), a->rows, a->n, a->tile);
-    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)), choose_groups(a->count == 1 ? t->groups : t->groups_many, a->units, 1, divide_up(a->rows, tile)), 1);
+    start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)),
+          choose_groups(a->count == 1 ? t->groups : t->groups_many, a->units, 1, divide_up(a->rows, tile)), 1);
     out->args[0].p = a->y;
     out->args[1].p = a->w;
     out->args[2].p = a->x;
@@ -200,12 +208,16 @@ static enum strata_result experts(const char *family, const struct st_gpu_expert
     if (first < 0)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for %s weights", family, type_name(a->type));
     uint32_t tile = a->most ? choose_tile(a->type, a->most, a->n, a->tile) : 0;
-    if (tile == 0 || a->most > ST_MAX_ROWS || a->rows == 0 || a->n_jobs == 0 || a->n_jobs > ROWS_LIMIT || a->ldy < a->rows)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for up to %u rows times %s [%u x %u] in tiles of %u rows",
-                       family, a->most, type_name(a->type), a->rows, a->n, a->tile);
+    if (tile == 0 || a->most > ST_MAX_ROWS || a->rows == 0 || a->n_jobs == 0 || a->n_jobs > ROWS_LIMIT ||
+        a->ldy < a->rows)
+        return st_fail(err, STRATA_E_UNSUPPORTED,
+                       "%s: no kernel for up to %u rows times %s [%u x %u] in tiles of %u rows", family, a->most,
+                       type_name(a->type), a->rows, a->n, a->tile);
     start(out, (enum st_gpu_kernel)((uint32_t)first + many_index(a->most)),
-          choose_groups(a->most > 1 ? t->groups_many : matrices == 2 ? t->groups_gate_up : t->groups, a->units, a->n_jobs,
-                        divide_up(a->rows, tile)),
+          choose_groups(a->most > 1     ? t->groups_many
+                        : matrices == 2 ? t->groups_gate_up
+                                        : t->groups,
+                        a->units, a->n_jobs, divide_up(a->rows, tile)),
           a->n_jobs);
     out->args[0].p = a->y;
     out->args[1].p = a->base;
@@ -241,31 +253,25 @@ uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const u
 {
     uint64_t rows = grid[1];
     switch (kernel) {
-    case ST_GPU_COPY:
-        return args[2].l * 32;
-    case ST_GPU_READ:
-        return args[2].l * 16 + (uint64_t)grid[0] * 1024;
-    case ST_GPU_NORM:
-        return rows * args[3].i * 8 + args[5].i * 4;
-    case ST_GPU_NORM_Q8:
-        return rows * (args[4].i * 8ull + ST_Q8_STRIDE(args[4].i)) + args[6].i * 4ull;
-    case ST_GPU_NORM_Q8K:
-        return rows * (args[4].i * 8ull + ST_Q8K_STRIDE(args[4].i)) + args[6].i * 4ull;
-    case ST_GPU_QUANT_Q8:
-        return rows * (args[2].i * 4ull + ST_Q8_STRIDE(args[2].i));
-    case ST_GPU_QUANT_Q8K:
-        return rows * (args[2].i * 4ull + ST_Q8K_STRIDE(args[2].i));
-    default:
-        break;
+    case ST_GPU_COPY: return args[2].l * 32;
+    case ST_GPU_READ: return args[2].l * 16 + (uint64_t)grid[0] * 1024;
+    case ST_GPU_NORM: return rows * args[3].i * 8 + args[5].i * 4;
+    case ST_GPU_NORM_Q8: return rows * (args[4].i * 8ull + ST_Q8_STRIDE(args[4].i)) + args[6].i * 4ull;
+    case ST_GPU_NORM_Q8K: return rows * (args[4].i * 8ull + ST_Q8K_STRIDE(args[4].i)) + args[6].i * 4ull;
+    case ST_GPU_QUANT_Q8: return rows * (args[2].i * 4ull + ST_Q8_STRIDE(args[2].i));
+    case ST_GPU_QUANT_Q8K: return rows * (args[2].i * 4ull + ST_Q8K_STRIDE(args[2].i));
+    default: break;
     }
     for (size_t i = 0; i < sizeof product_types / sizeof *product_types; i++) {
         const struct product_type *t = &product_types[i];
         if (of_family(kernel, (int)t->matvec))
             return (uint64_t)args[4].i * (args[3].i / 32) * t->block_bytes +
-                   args[5].i * (4ull * args[4].i + (t->type == ST_TYPE_Q4_K ? ST_Q8K_STRIDE(args[3].i) : ST_Q8_STRIDE(args[3].i)));
+                   args[5].i * (4ull * args[4].i +
+                                (t->type == ST_TYPE_Q4_K ? ST_Q8K_STRIDE(args[3].i) : ST_Q8_STRIDE(args[3].i)));
         if (of_family(kernel, t->gate_up) || of_family(kernel, t->down)) {
             uint64_t matrix = (uint64_t)args[5].i * (args[4].i / 32) * t->block_bytes;
-            return rows * (matrix * (of_family(kernel, t->gate_up) ? 2 : 1) + 4ull * args[5].i + ST_Q8_STRIDE(args[4].i));
+            return rows *
+                   (matrix * (of_family(kernel, t->gate_up) ? 2 : 1) + 4ull * args[5].i + ST_Q8_STRIDE(args[4].i));
         }
     }
     return 0;

@@ -15,11 +15,12 @@ struct st_gpu_launch {
     union st_arg args[ST_MAX_ARGS];
 };
 
-/* Bytes that the launch reads and writes in device memory when nothing is read twice: what its time is measured against. */
+/* Bytes that the launch reads and writes in device memory when nothing is read twice: what its time is measured
+ * against. */
 uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const union st_arg *args);
 
-/* Runs the launch on the CPU, on addresses of host memory: the C reference of all families when dot is the C table, and the
- * same results from any other table. False for a kernel that has no host form (st_dialect). */
+/* Runs the launch on the CPU, on addresses of host memory: the C reference of all families when dot is the C table, and
+ * the same results from any other table. False for a kernel that has no host form (st_dialect). */
 bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel, const uint32_t grid[3],
                       const union st_arg *args);
 

@@ -9,11 +9,12 @@
 struct st_gpu_matvec {
     int type;
     st_addr y; /* [count][rows] f32, ldy floats from row to row */
-    st_addr w; /* rows x n as in the file; starts at a multiple of 16 and is readable up to the next one after its end */
+    st_addr
+        w; /* rows x n as in the file; starts at a multiple of 16 and is readable up to the next one after its end */
     st_addr x; /* count activation rows in the type's layout, st_gpu_act_stride apart */
     uint32_t n, rows, count, ldy;
-    uint32_t tile;   /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
-    uint32_t units;  /* of the device (struct st_device_info), 0 when they are not known */
+    uint32_t tile; /* weight rows that a group works on at a time: up to ST_LOOSE_ROWS, the limit, or 0 for the limit */
+    uint32_t units; /* of the device (struct st_device_info), 0 when they are not known */
 };
 
 /* STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */

@@ -30,9 +30,9 @@ struct st_device_options {
     struct {
         const char *runtime, *path;
     } libraries[ST_MAX_RUNTIMES];
-    const struct st_image_set *images; /* NULL: this build's */
+    const struct st_image_set *images;        /* NULL: this build's */
     const struct st_runtime *const *runtimes; /* ends with NULL, at most ST_MAX_RUNTIMES; NULL: this build's */
-    bool list_all;                     /* open every runtime, also those that devices does not name */
+    bool list_all;                            /* open every runtime, also those that devices does not name */
 };
 
 /* A device that was found, usable or not. */

@@ -283,8 +283,9 @@ static enum strata_result run_wave(struct st_fibers *f, uint32_t first, uint32_t
         if (exchange == 0)
             return STRATA_OK;
         if (exchange != end - first)
-            return st_fail(err, STRATA_E_DEVICE, "kernel %s: %u of %u lanes of a wave exchange values, the others do not",
-                           f->kernel->name, exchange, end - first);
+            return st_fail(err, STRATA_E_DEVICE,
+                           "kernel %s: %u of %u lanes of a wave exchange values, the others do not", f->kernel->name,
+                           exchange, end - first);
     }
 }
 
@@ -347,8 +348,13 @@ enum strata_result st_fibers_run(struct st_fibers *f, const struct st_host_kerne
     for (uint32_t y = 0; y < grid[1] && r == STRATA_OK; y++)
         for (uint32_t x = 0; x < grid[0] && r == STRATA_OK; x++) {
             for (uint32_t i = 0; i < items; i++)
-                f->fiber[i].item = (struct st_item){.index = i, .group = x, .group_y = y, .lane = i % f->lanes,
-                                                    .wave = &f->wave[i / f->lanes], .local = f->local, .fibers = f};
+                f->fiber[i].item = (struct st_item){.index = i,
+                                                    .group = x,
+                                                    .group_y = y,
+                                                    .lane = i % f->lanes,
+                                                    .wave = &f->wave[i / f->lanes],
+                                                    .local = f->local,
+                                                    .fibers = f};
             r = run_group(f, items, err);
             if (r == STRATA_OK && f->local_wanted > LOCAL)
                 r = st_fail(err, STRATA_E_DEVICE, "kernel %s: %u bytes of local memory, %d are there", kernel->name,

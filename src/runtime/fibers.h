@@ -1,5 +1,5 @@
-/* Runs GPU kernels that are compiled for the host: the work-items of a group are fibers of the calling thread, which switch
- * at barriers and wherever lanes exchange values. One group runs at a time; groups run in order. */
+/* Runs GPU kernels that are compiled for the host: the work-items of a group are fibers of the calling thread, which
+ * switch at barriers and wherever lanes exchange values. One group runs at a time; groups run in order. */
 #ifndef ST_RUNTIME_FIBERS_H
 #define ST_RUNTIME_FIBERS_H
 
@@ -48,8 +48,8 @@ void *st_fiber_local(struct st_item *item, uint32_t size);
 /* lanes: width of a wave, 32 or 64. */
 enum strata_result st_fibers_create(uint32_t lanes, struct st_fibers **out, struct strata_error *err);
 void st_fibers_free(struct st_fibers *f);
-/* Runs grid groups of `items` work-items. Lanes or work-items that do not meet where they must, and too much local memory,
- * are STRATA_E_DEVICE. Any thread may call, one at a time for one f. */
+/* Runs grid groups of `items` work-items. Lanes or work-items that do not meet where they must, and too much local
+ * memory, are STRATA_E_DEVICE. Any thread may call, one at a time for one f. */
 enum strata_result st_fibers_run(struct st_fibers *f, const struct st_host_kernel *kernel, uint32_t items,
                                  const uint32_t grid[3], const union st_arg *args, struct strata_error *err);
 

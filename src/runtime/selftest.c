@@ -1,5 +1,5 @@
-/* The parity harness: random inputs, guard bands around every buffer, expected contents from the C reference on host copies
- * of the same buffers. */
+/* The parity harness: random inputs, guard bands around every buffer, expected contents from the C reference on host
+ * copies of the same buffers. */
 #include "runtime/selftest.h"
 
 #include <math.h>
@@ -133,7 +133,7 @@ static enum strata_result run_on_device(struct run *run, make_fn make, const voi
     const struct st_runtime *table = run->dev->table;
     struct st_queue *queue = run->dev->compute;
     struct st_gpu_launch launch;
-    st_addr at[BUFFERS];
+    st_addr at[BUFFERS] = {0};
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < run->buffers && r == STRATA_OK; i++) {
         struct buffer *b = &run->buffer[i];
@@ -145,8 +145,8 @@ static enum strata_result run_on_device(struct run *run, make_fn make, const voi
     if (r == STRATA_OK)
         r = make(params, at, &launch, err);
     if (r == STRATA_OK)
-        r = st_launch(run->dev, queue, launch.kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.args, run->shape,
-                      err);
+        r = st_launch(run->dev, queue, launch.kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.args,
+                      run->shape, err);
     /* the copies in still read got, so nothing may be copied out before they are done */
     if (r == STRATA_OK)
         r = st_wait(run->dev, queue, err);
@@ -160,14 +160,15 @@ static enum strata_result run_on_device(struct run *run, make_fn make, const voi
 static enum strata_result run_on_host(struct run *run, make_fn make, const void *params, struct strata_error *err)
 {
     struct st_gpu_launch launch;
-    st_addr at[BUFFERS];
+    st_addr at[BUFFERS] = {0};
     for (int i = 0; i < run->buffers; i++) {
         memcpy(run->buffer[i].want, run->buffer[i].input, run->buffer[i].size);
         at[i] = (st_addr)(uintptr_t)run->buffer[i].want;
     }
     enum strata_result r = make(params, at, &launch, err);
     if (r == STRATA_OK && !st_gpu_reference(st_dot_table_c(), launch.kernel, launch.grid, launch.args))
-        r = st_fail(err, STRATA_E_INTERNAL, "self-test: kernel %s has no reference", st_gpu_kernels[launch.kernel].name);
+        r = st_fail(err, STRATA_E_INTERNAL, "self-test: kernel %s has no reference",
+                    st_gpu_kernels[launch.kernel].name);
     return r;
 }
 
@@ -191,8 +192,9 @@ static void compare(struct run *run)
         float got_f, want_f;
         memcpy(&got_f, &got, 4);
         memcpy(&want_f, &want, 4);
-        snprintf(run->fault, sizeof run->fault, "buffer %d: %zu of %zu bytes differ, first at %zu: %08x (%g), expected %08x (%g)",
-                 i, wrong, b->size, at, got, (double)got_f, want, (double)want_f);
+        snprintf(run->fault, sizeof run->fault,
+                 "buffer %d: %zu of %zu bytes differ, first at %zu: %08x (%g), expected %08x (%g)", i, wrong, b->size,
+                 at, got, (double)got_f, want, (double)want_f);
     }
 }
 
@@ -243,9 +245,9 @@ static int32_t dot4(uint32_t a, uint32_t b, int32_t c)
 /* What st_dialect computes, for one work-item; in: all words, lanes: of a wave. */
 static void dialect_values(const uint32_t *in, uint32_t item, uint32_t lanes, uint32_t *out)
 {
-    static const uint8_t table[16] = {0,    1,    2, 3, 0x84, 0x85, 0x86, 0x87,
-                                      8,    9,    10, 11, 0x8c, 0x8d, 0x8e, 0x8f};
-    const uint32_t word = in[item], next = in[(item + 1) % DIALECT_ITEMS], wave = item / lanes * lanes, lane = item % lanes;
+    static const uint8_t table[16] = {0, 1, 2, 3, 0x84, 0x85, 0x86, 0x87, 8, 9, 10, 11, 0x8c, 0x8d, 0x8e, 0x8f};
+    const uint32_t word = in[item], next = in[(item + 1) % DIALECT_ITEMS], wave = item / lanes * lanes,
+                   lane = item % lanes;
     uint32_t all[64], other[64];
     uint64_t votes = 0;
     bool any = false;
@@ -283,7 +285,8 @@ static void dialect_values(const uint32_t *in, uint32_t item, uint32_t lanes, ui
     out[15] = bits_of(fmaf(f, 1.0f / 3.0f, -f));
 }
 
-static enum strata_result make_dialect(const void *params, const st_addr *at, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result make_dialect(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                       struct strata_error *err)
 {
     (void)params;
     (void)err;
@@ -347,7 +350,8 @@ struct copy_params {
     bool read;
 };
 
-static enum strata_result make_copy(const void *params, const st_addr *at, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result make_copy(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                    struct strata_error *err)
 {
     const struct copy_params *p = params;
     (void)err;
@@ -362,7 +366,8 @@ static enum strata_result test_copy(struct run *run, struct strata_error *err)
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes && r == STRATA_OK; i++) {
         struct copy_params p = {sizes[i / 2], i % 2};
         uint8_t *to, *from;
-        snprintf(run->shape, sizeof run->shape, "%s: %llu bytes", p.read ? "st_read" : "st_copy", (unsigned long long)p.bytes);
+        snprintf(run->shape, sizeof run->shape, "%s: %llu bytes", p.read ? "st_read" : "st_copy",
+                 (unsigned long long)p.bytes);
         r = add_buffer(run, p.read ? (p.bytes + 16383) / 16384 * 1024 : p.bytes, &to, err);
         if (r == STRATA_OK)
             r = add_buffer(run, p.bytes, &from, err);
@@ -381,7 +386,8 @@ struct norm_params {
     bool quantize_only;
 };
 
-static enum strata_result make_norm(const void *params, const st_addr *at, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result make_norm(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                    struct strata_error *err)
 {
     const struct norm_params *p = params;
     struct st_gpu_norm a = p->norm;
@@ -417,14 +423,17 @@ static enum strata_result test_norm(struct run *run, struct strata_error *err)
     static const struct {
         uint32_t rows, n, group, shared;
         enum st_act act;
-    } shapes[] = {{1, 2560, 2560, 0, ST_ACT_Q8},   {3, 10240, 2560, 0, ST_ACT_Q8}, {2, 96, 96, 0, ST_ACT_Q8},
-                  {5, 640, 128, 1, ST_ACT_Q8},     {1, 2560, 2560, 0, ST_ACT_Q8K}, {3, 1024, 256, 1, ST_ACT_Q8K},
-                  {2, 1000, 200, 0, ST_ACT_F32},   {4, 7, 7, 0, ST_ACT_F32},       {1, 10240, 10240, 0, ST_ACT_F32},
+    } shapes[] = {{1, 2560, 2560, 0, ST_ACT_Q8}, {3, 10240, 2560, 0, ST_ACT_Q8}, {2, 96, 96, 0, ST_ACT_Q8},
+                  {5, 640, 128, 1, ST_ACT_Q8},   {1, 2560, 2560, 0, ST_ACT_Q8K}, {3, 1024, 256, 1, ST_ACT_Q8K},
+                  {2, 1000, 200, 0, ST_ACT_F32}, {4, 7, 7, 0, ST_ACT_F32},       {1, 10240, 10240, 0, ST_ACT_F32},
                   {8, 4096, 4096, 0, ST_ACT_Q8K}};
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes && r == STRATA_OK; i++) {
-        struct norm_params p = {.norm = {.rows = shapes[i / 2].rows, .n = shapes[i / 2].n, .group = shapes[i / 2].group,
-                                         .gammas = shapes[i / 2].shared ? shapes[i / 2].group : shapes[i / 2].n, .eps = 1e-6f,
+        struct norm_params p = {.norm = {.rows = shapes[i / 2].rows,
+                                         .n = shapes[i / 2].n,
+                                         .group = shapes[i / 2].group,
+                                         .gammas = shapes[i / 2].shared ? shapes[i / 2].group : shapes[i / 2].n,
+                                         .eps = 1e-6f,
                                          .act = shapes[i / 2].act},
                                 .quantize_only = i % 2};
         const struct st_gpu_norm *a = &p.norm;
@@ -433,8 +442,8 @@ static enum strata_result test_norm(struct run *run, struct strata_error *err)
         uint8_t *y, *q, *x, *gamma;
         uint32_t stride = st_gpu_act_stride(a->act, a->n);
         static const char *const names[ST_ACT_COUNT] = {"f32", "Q8", "Q8K"};
-        snprintf(run->shape, sizeof run->shape, "%s to %s: %u rows of %u in groups of %u", p.quantize_only ? "rounding" : "norm",
-                 names[a->act], a->rows, a->n, a->group);
+        snprintf(run->shape, sizeof run->shape, "%s to %s: %u rows of %u in groups of %u",
+                 p.quantize_only ? "rounding" : "norm", names[a->act], a->rows, a->n, a->group);
         r = add_buffer(run, (size_t)a->rows * a->n * 4, &y, err);
         if (r == STRATA_OK)
             r = add_buffer(run, stride ? (size_t)a->rows * stride : 16, &q, err);
@@ -465,10 +474,10 @@ static enum strata_result test_norm(struct run *run, struct strata_error *err)
 
 static const struct shape {
     uint32_t rows, n, count;
-} product_shapes[] = {{33, 2560, 1}, {100, 640, 1},  {8, 256, 1},   {17, 2560, 3},  {5, 1280, 8},   {1, 512, 4},
-                      {40, 640, 7},  {24, 10240, 1}, {9, 10240, 5}, {13, 2816, 2},  {64, 768, 6},   {70, 320, 1},
-                      {19, 96, 1},   {26, 32, 8},    {21, 2592, 1}, {11, 5152, 4},  {7, 3136, 1},   {12, 64, 1},
-                      {3, 20992, 1}, {5, 10304, 8}};
+} product_shapes[] = {{33, 2560, 1}, {100, 640, 1}, {8, 256, 1},    {17, 2560, 3}, {5, 1280, 8},
+                      {1, 512, 4},   {40, 640, 7},  {24, 10240, 1}, {9, 10240, 5}, {13, 2816, 2},
+                      {64, 768, 6},  {70, 320, 1},  {19, 96, 1},    {26, 32, 8},   {21, 2592, 1},
+                      {11, 5152, 4}, {7, 3136, 1},  {12, 64, 1},    {3, 20992, 1}, {5, 10304, 8}};
 
 /* Activation rows of random values in the GPU's layout. */
 static enum strata_result random_rows(struct run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
@@ -479,15 +488,15 @@ static enum strata_result random_rows(struct run *run, enum st_act act, uint8_t 
         return st_fail(err, STRATA_E_MEMORY, "self-test: no memory for %u activations", rows * n);
     random_floats(run, x, (size_t)rows * n);
     struct st_gpu_launch launch;
-    enum strata_result r =
-        st_gpu_quantize(act, (st_addr)(uintptr_t)to, (st_addr)(uintptr_t)x, rows, n, &launch, err);
+    enum strata_result r = st_gpu_quantize(act, (st_addr)(uintptr_t)to, (st_addr)(uintptr_t)x, rows, n, &launch, err);
     if (r == STRATA_OK)
         st_gpu_reference(st_dot_table_c(), launch.kernel, launch.grid, launch.args);
     free(x);
     return r;
 }
 
-static enum strata_result make_matvec(const void *params, const st_addr *at, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result make_matvec(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                      struct strata_error *err)
 {
     struct st_gpu_matvec a = *(const struct st_gpu_matvec *)params;
     a.y = at[0];
@@ -499,7 +508,11 @@ static enum strata_result make_matvec(const void *params, const st_addr *at, str
 static enum strata_result test_product(struct run *run, int type, const struct shape *s, struct strata_error *err)
 {
     const struct st_type_info *info = st_type_info(type);
-    struct st_gpu_matvec a = {.type = type, .n = s->n, .rows = s->rows, .count = s->count, .ldy = s->rows + below(run, 5),
+    struct st_gpu_matvec a = {.type = type,
+                              .n = s->n,
+                              .rows = s->rows,
+                              .count = s->count,
+                              .ldy = s->rows + below(run, 5),
                               .units = 1 + below(run, 3)};
     if (s->n % info->block_elems)
         return STRATA_OK;
@@ -507,8 +520,8 @@ static enum strata_result test_product(struct run *run, int type, const struct s
     if (below(run, 3) == 0) /* a tile that need not begin at a multiple of 16 bytes */
         a.tile = 1 + below(run, limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS);
     uint8_t *y, *w, *x;
-    snprintf(run->shape, sizeof run->shape, "%u rows times %s [%u x %u], tile %u, %u units", s->count, info->name, s->rows, s->n,
-             a.tile, a.units);
+    snprintf(run->shape, sizeof run->shape, "%u rows times %s [%u x %u], tile %u, %u units", s->count, info->name,
+             s->rows, s->n, a.tile, a.units);
     size_t bytes = (size_t)s->rows * (s->n / info->block_elems) * info->block_bytes;
     enum strata_result r = add_buffer(run, (size_t)s->count * a.ldy * 4, &y, err);
     if (r == STRATA_OK)
@@ -542,7 +555,8 @@ struct expert_params {
     bool down;
 };
 
-static enum strata_result make_experts(const void *params, const st_addr *at, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result make_experts(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                       struct strata_error *err)
 {
     const struct expert_params *p = params;
     struct st_gpu_experts a = p->experts;
@@ -563,7 +577,8 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
     uint32_t n_jobs = 0, most = 0, places = 0;
     for (int e = 0; e < EXPERTS; e++) {
         struct st_expert_job *job = &jobs[n_jobs];
-        *job = (struct st_expert_job){.gate = (uint64_t)(e * 2 + 1) * matrix, .up = (uint64_t)((EXPERTS - 1 - e) * 2) * matrix,
+        *job = (struct st_expert_job){.gate = (uint64_t)(e * 2 + 1) * matrix,
+                                      .up = (uint64_t)((EXPERTS - 1 - e) * 2) * matrix,
                                       .down = (uint64_t)e * matrix};
         for (uint32_t t = 0; t < tokens; t++)
             if (below(run, 2) || (e == 0 && t == 0)) {
@@ -573,12 +588,17 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
         most = job->count > most ? job->count : most;
         n_jobs += job->count > 0;
     }
-    struct expert_params p = {.experts = {.type = type, .n = n, .rows = rows, .ldy = rows + below(run, 4), .n_jobs = n_jobs,
-                                          .most = most, .units = 1 + below(run, 4)},
+    struct expert_params p = {.experts = {.type = type,
+                                          .n = n,
+                                          .rows = rows,
+                                          .ldy = rows + below(run, 4),
+                                          .n_jobs = n_jobs,
+                                          .most = most,
+                                          .units = 1 + below(run, 4)},
                               .down = down};
     uint8_t *y, *w, *j, *x;
-    snprintf(run->shape, sizeof run->shape, "%s: %u experts %s [%u x %u], %u tokens, %u pairs", down ? "down" : "gate and up",
-             n_jobs, info->name, rows, n, tokens, places);
+    snprintf(run->shape, sizeof run->shape, "%s: %u experts %s [%u x %u], %u tokens, %u pairs",
+             down ? "down" : "gate and up", n_jobs, info->name, rows, n, tokens, places);
     enum strata_result r = add_buffer(run, (size_t)places * p.experts.ldy * 4, &y, err);
     if (r == STRATA_OK)
         r = add_buffer(run, matrix * EXPERTS * 2, &w, err);
@@ -588,7 +608,8 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
         r = add_buffer(run, (size_t)(down ? places : tokens) * ST_Q8_STRIDE(n), &x, err);
     if (r == STRATA_OK) {
         for (int i = 0; i < EXPERTS * 2; i++)
-            random_weights(run, type, w + (size_t)i * matrix, (size_t)rows * (n / info->block_elems) * info->block_bytes);
+            random_weights(run, type, w + (size_t)i * matrix,
+                           (size_t)rows * (n / info->block_elems) * info->block_bytes);
         memcpy(j, jobs, sizeof jobs[0] * n_jobs);
         r = random_rows(run, ST_ACT_Q8, x, down ? places : tokens, n, err);
     }
@@ -629,8 +650,8 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
     for (size_t i = 0; i < sizeof families / sizeof *families && r == STRATA_OK; i++) {
         if (options->family && strcmp(options->family, families[i].name) != 0)
             continue;
-        *run = (struct run){.dev = dev, .options = options, .result = out, .random = options->seed + i,
-                            .family = families[i].name};
+        *run = (struct run){
+            .dev = dev, .options = options, .result = out, .random = options->seed + i, .family = families[i].name};
         r = families[i].run(run, err);
         if (r != STRATA_OK)
             st_fail_in(err, r, "self-test: %s: %s", families[i].name, run->shape);

@@ -1,5 +1,5 @@
-/* Runs every GPU kernel of a device on random inputs and compares it with the C reference, bit by bit; part of the tests
- * (tests/kernel) and of strata-device --selftest, so that a bad driver is found before a bad answer. */
+/* Runs every GPU kernel of a device on random inputs and compares it with the C reference, bit by bit; part of the
+ * tests (tests/kernel) and of strata-device --selftest, so that a bad driver is found before a bad answer. */
 #ifndef ST_RUNTIME_SELFTEST_H
 #define ST_RUNTIME_SELFTEST_H
 
@@ -13,9 +13,9 @@ struct st_selftest_case {
 };
 
 struct st_selftest_options {
-    uint64_t seed;      /* same seed, same inputs */
-    const char *family; /* only this one, or NULL */
-    bool quick;         /* a few shapes instead of all */
+    uint64_t seed;                                               /* same seed, same inputs */
+    const char *family;                                          /* only this one, or NULL */
+    bool quick;                                                  /* a few shapes instead of all */
     void (*report)(void *arg, const struct st_selftest_case *c); /* called after each case; may be NULL */
     void *arg;
 };
@@ -24,8 +24,8 @@ struct st_selftest_result {
     int cases, failed;
 };
 
-/* The device has all kernels resolved. A result that differs is counted and reported, not an error; an error is a device
- * that fails. */
+/* The device has all kernels resolved. A result that differs is counted and reported, not an error; an error is a
+ * device that fails. */
 enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_options *options,
                                struct st_selftest_result *out, struct strata_error *err);
 

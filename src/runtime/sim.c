@@ -5,18 +5,14 @@
  *   [sim:]ARCH[:SIZE][:OPTION]...        sim:gfx1100:24G:bw=960G:link=25G
  *
  *   SIZE               memory, with K, M, G or T (powers of two); 8G when absent
- *   bw=, link=         memory bandwidth, speed of the link to the host, bytes per second (powers of ten); the device then has a
- *                      modelled clock
- *   lanes=32|64        width of a wave; that of the architecture when absent
- *   images=A+B         architectures that there are images for (build: those of this build); its own when absent
- *   nogeneric          the driver does not load images for a family
- *   lacks=KERNEL       no image has this kernel
- *   oom=N              the Nth allocation finds no memory
- *   refuse=N, late=N, lost=N, stuck=N    launch N is refused; fails when it runs; finds the device lost; never ends
- *   patience=MS        after so long without progress a stuck device is given up; 10000 when absent
- *   slow=US            every command takes so much longer
- *   pci=, uuid=, model=, units=, unusable=REASON    what the device says about itself (pci as 41.00.0 or 0000.41.00.0)
- *   as=NAME            the name in messages instead of sim
+ *   bw=, link=         memory bandwidth, speed of the link to the host, bytes per second (powers of ten); the device
+ * then has a modelled clock lanes=32|64        width of a wave; that of the architecture when absent images=A+B
+ * architectures that there are images for (build: those of this build); its own when absent nogeneric          the
+ * driver does not load images for a family lacks=KERNEL       no image has this kernel oom=N              the Nth
+ * allocation finds no memory refuse=N, late=N, lost=N, stuck=N    launch N is refused; fails when it runs; finds the
+ * device lost; never ends patience=MS        after so long without progress a stuck device is given up; 10000 when
+ * absent slow=US            every command takes so much longer pci=, uuid=, model=, units=, unusable=REASON    what the
+ * device says about itself (pci as 41.00.0 or 0000.41.00.0) as=NAME            the name in messages instead of sim
  *   integrated, display, nograph, nopeer, nomap */
 #include "runtime/sim.h"
 
@@ -127,8 +123,9 @@ static bool parse_option(struct st_sim_spec *s, const char *option)
     const struct {
         const char *name;
         uint32_t *value;
-    } counts[] = {{"lanes", &s->lanes}, {"oom", &s->oom},     {"refuse", &s->refuse},     {"late", &s->late}, {"lost", &s->lost},
-                  {"stuck", &s->stuck}, {"slow", &s->slow}, {"patience", &s->patience}, {"units", &s->units}};
+    } counts[] = {{"lanes", &s->lanes}, {"oom", &s->oom},           {"refuse", &s->refuse},
+                  {"late", &s->late},   {"lost", &s->lost},         {"stuck", &s->stuck},
+                  {"slow", &s->slow},   {"patience", &s->patience}, {"units", &s->units}};
     size_t length = (size_t)(value - option);
     value++;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -160,7 +157,8 @@ static enum strata_result parse_device(char *text, struct st_sim_spec *s, struct
 {
     char shown[128], arch[sizeof s->arch];
     st_printable(shown, sizeof shown, text, strlen(text));
-    *s = (struct st_sim_spec){.memory = DEFAULT_MEMORY, .patience = DEFAULT_PATIENCE, .units = DEFAULT_UNITS, .generic = true};
+    *s = (struct st_sim_spec){
+        .memory = DEFAULT_MEMORY, .patience = DEFAULT_PATIENCE, .units = DEFAULT_UNITS, .generic = true};
     if (strncmp(text, "sim:", 4) == 0)
         text += 4;
     char *save = NULL, *part = strtok_r(text, ":", &save);
@@ -197,7 +195,8 @@ static void sim_close(struct st_rt *rt)
     free(rt);
 }
 
-static enum strata_result sim_open(const struct st_runtime_options *options, struct st_rt **out, struct strata_error *err)
+static enum strata_result sim_open(const struct st_runtime_options *options, struct st_rt **out,
+                                   struct strata_error *err)
 {
     if (!options->devices || !options->devices[0])
         return st_fail(err, STRATA_E_UNSUPPORTED, "no simulated devices asked for");
@@ -235,13 +234,18 @@ static int sim_count(const struct st_rt *rt)
     return rt->count;
 }
 
-static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_device_info *out, struct strata_error *err)
+static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_device_info *out,
+                                       struct strata_error *err)
 {
     if (index < 0 || index >= rt->count)
         return st_fail(err, STRATA_E_ARGUMENT, "there is no simulated device %d", index);
     const struct st_sim_spec *s = &rt->spec[index];
-    *out = (struct st_device_info){.lanes = s->lanes, .units = s->units, .max_group = ST_FIBERS_MAX, .local_bytes = LOCAL_BYTES,
-                                   .memory = s->memory, .max_allocation = s->memory};
+    *out = (struct st_device_info){.lanes = s->lanes,
+                                   .units = s->units,
+                                   .max_group = ST_FIBERS_MAX,
+                                   .local_bytes = LOCAL_BYTES,
+                                   .memory = s->memory,
+                                   .max_allocation = s->memory};
     snprintf(out->model, sizeof out->model, "%s", s->model);
     snprintf(out->arch, sizeof out->arch, "%s", s->arch);
     snprintf(out->arch_driver, sizeof out->arch_driver, "%s", s->arch);
@@ -254,7 +258,8 @@ static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_de
     out->link_rate = (uint64_t)s->link;
     out->features = ST_FEATURE_SIMULATED | ST_FEATURE_WAIT_VALUE | (s->no_graphs ? 0 : ST_FEATURE_GRAPHS) |
                     (s->no_peer ? 0 : ST_FEATURE_PEER) | (s->no_mapping ? 0 : ST_FEATURE_HOST_MAPPED) |
-                    (s->generic ? ST_FEATURE_GENERIC : 0) | (s->integrated ? ST_FEATURE_INTEGRATED : 0) | (s->display ? ST_FEATURE_DISPLAY : 0);
+                    (s->generic ? ST_FEATURE_GENERIC : 0) | (s->integrated ? ST_FEATURE_INTEGRATED : 0) |
+                    (s->display ? ST_FEATURE_DISPLAY : 0);
     return STRATA_OK;
 }
 
@@ -278,7 +283,8 @@ void st_sim_lose(struct st_rt_device *dev, const char *format, ...)
     pthread_cond_broadcast(&dev->rt->moved);
 }
 
-static enum strata_result sim_device_open(struct st_rt *rt, int index, struct st_rt_device **out, struct strata_error *err)
+static enum strata_result sim_device_open(struct st_rt *rt, int index, struct st_rt_device **out,
+                                          struct strata_error *err)
 {
     if (index < 0 || index >= rt->count)
         return st_fail(err, STRATA_E_ARGUMENT, "there is no simulated device %d", index);
@@ -361,7 +367,8 @@ static void drop_range(struct st_rt_device *dev, uint64_t start, bool host)
     pthread_mutex_unlock(&dev->rt->lock);
 }
 
-static enum strata_result sim_memory(struct st_rt_device *dev, uint64_t *free_bytes, uint64_t *total, struct strata_error *err)
+static enum strata_result sim_memory(struct st_rt_device *dev, uint64_t *free_bytes, uint64_t *total,
+                                     struct strata_error *err)
 {
     pthread_mutex_lock(&dev->rt->lock);
     enum strata_result r = st_sim_alive(dev, err);
@@ -373,21 +380,25 @@ static enum strata_result sim_memory(struct st_rt_device *dev, uint64_t *free_by
     return r;
 }
 
-static enum strata_result allocate_locked(struct st_rt_device *dev, uint64_t size, st_addr *out, struct strata_error *err)
+static enum strata_result allocate_locked(struct st_rt_device *dev, uint64_t size, st_addr *out,
+                                          struct strata_error *err)
 {
     enum strata_result r = st_sim_alive(dev, err);
     if (r != STRATA_OK)
         return r;
     if (++dev->allocations == dev->spec->oom)
-        return st_fail(err, STRATA_E_LIMIT, "%s: allocation %u finds no memory, as was asked for", dev->name, dev->allocations);
+        return st_fail(err, STRATA_E_LIMIT, "%s: allocation %u finds no memory, as was asked for", dev->name,
+                       dev->allocations);
     if (size == 0 || size > dev->spec->memory - dev->used)
         return st_fail(err, STRATA_E_LIMIT, "%s: no memory for %llu bytes, %llu of %llu are free", dev->name,
                        (unsigned long long)size, (unsigned long long)(dev->spec->memory - dev->used),
                        (unsigned long long)dev->spec->memory);
     void *memory = NULL;
     if (posix_memalign(&memory, 256, size) != 0)
-        return st_fail(err, STRATA_E_LIMIT, "%s: the host has no memory for %llu bytes", dev->name, (unsigned long long)size);
-    /* what the content is before it is written must not matter: the start is made odd, the rest is whatever was there */
+        return st_fail(err, STRATA_E_LIMIT, "%s: the host has no memory for %llu bytes", dev->name,
+                       (unsigned long long)size);
+    /* what the content is before it is written must not matter: the start is made odd, the rest is whatever was there
+     */
     memset(memory, 0xa5, size < 65536 ? size : 65536);
     r = add_range(dev, memory, size, false, true, err);
     if (r != STRATA_OK)
@@ -410,10 +421,10 @@ static void sim_release(struct st_rt_device *dev, st_addr address)
     drop_range(dev, address, false);
 }
 
-static enum strata_result sim_host_allocate(struct st_rt_device *dev, uint64_t size, void **out, struct strata_error *err)
+static enum strata_result sim_host_allocate(struct st_rt_device *dev, uint64_t size, void **out,
+                                            struct strata_error *err)
 {
-    void *memory =
-        size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    void *memory = size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (memory == MAP_FAILED)
         return st_fail(err, STRATA_E_MEMORY, "%s: no host memory for %llu bytes", dev->name, (unsigned long long)size);
     pthread_mutex_lock(&dev->rt->lock);
@@ -433,7 +444,8 @@ static void sim_host_free(struct st_rt_device *dev, void *memory)
     drop_range(dev, (uint64_t)(uintptr_t)memory, true);
 }
 
-static enum strata_result sim_host_register(struct st_rt_device *dev, void *memory, uint64_t size, struct strata_error *err)
+static enum strata_result sim_host_register(struct st_rt_device *dev, void *memory, uint64_t size,
+                                            struct strata_error *err)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), address = (uint64_t)(uintptr_t)memory;
     if (!memory || !size || address % page || size % page)
@@ -451,13 +463,14 @@ static enum strata_result sim_host_register(struct st_rt_device *dev, void *memo
     return r;
 }
 
-static enum strata_result sim_host_address(struct st_rt_device *dev, void *memory, st_addr *out, struct strata_error *err)
+static enum strata_result sim_host_address(struct st_rt_device *dev, void *memory, st_addr *out,
+                                           struct strata_error *err)
 {
     pthread_mutex_lock(&dev->rt->lock);
     enum strata_result r = st_sim_alive(dev, err);
     if (r == STRATA_OK && !st_sim_inside(dev, (uint64_t)(uintptr_t)memory, 1))
-        r = st_fail(err, STRATA_E_DEVICE, "%s: host memory that is not page-locked for the device, or the device maps none",
-                    dev->name);
+        r = st_fail(err, STRATA_E_DEVICE,
+                    "%s: host memory that is not page-locked for the device, or the device maps none", dev->name);
     if (r == STRATA_OK)
         *out = (st_addr)(uintptr_t)memory;
     pthread_mutex_unlock(&dev->rt->lock);
@@ -468,7 +481,8 @@ static enum strata_result sim_peer_enable(struct st_rt_device *dev, struct st_rt
 {
     pthread_mutex_lock(&dev->rt->lock);
     enum strata_result r = st_sim_alive(dev, err);
-    if (r == STRATA_OK && (dev->spec->no_peer || peer->spec->no_peer || dev->rt != peer->rt || dev->n_peers == ST_SIM_DEVICES))
+    if (r == STRATA_OK &&
+        (dev->spec->no_peer || peer->spec->no_peer || dev->rt != peer->rt || dev->n_peers == ST_SIM_DEVICES))
         r = st_fail(err, STRATA_E_UNSUPPORTED, "%s cannot reach memory of %s", dev->name, peer->name);
     if (r == STRATA_OK)
         dev->peers[dev->n_peers++] = peer;
@@ -485,8 +499,8 @@ static enum strata_result sim_module_load(struct st_rt_device *dev, const char *
     (void)size;
     char best[32];
     if (!st_arch_best(dev->spec->images, dev->spec->arch, dev->spec->generic, best))
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s (%s): no image of %s; there are images for %s", dev->name, dev->spec->arch,
-                       name, dev->spec->images);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s (%s): no image of %s; there are images for %s", dev->name,
+                       dev->spec->arch, name, dev->spec->images);
     struct st_module *m = calloc(1, sizeof *m);
     if (!m)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a module", dev->name);
@@ -507,26 +521,28 @@ static void sim_module_free(struct st_module *module)
     free(module);
 }
 
-static enum strata_result sim_function(struct st_module *module, const struct st_kernel_desc *desc, struct st_function **out,
-                                       struct st_function_info *info, struct strata_error *err)
+static enum strata_result sim_function(struct st_module *module, const struct st_kernel_desc *desc,
+                                       struct st_function **out, struct st_function_info *info,
+                                       struct strata_error *err)
 {
     struct st_rt_device *dev = module->dev;
-    const struct st_host_kernel *host = dev->spec->lanes == 64 ? st_host_kernel_64(desc->name) : st_host_kernel_32(desc->name);
+    const struct st_host_kernel *host =
+        dev->spec->lanes == 64 ? st_host_kernel_64(desc->name) : st_host_kernel_32(desc->name);
     int kernel = 0;
     while (kernel < ST_GPU_KERNEL_COUNT && strcmp(st_gpu_kernels[kernel].name, desc->name) != 0)
         kernel++;
     if (!host || kernel == ST_GPU_KERNEL_COUNT || strcmp(desc->name, dev->spec->lacks) == 0)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s (%s): the image of %s has no kernel %s", dev->name, dev->spec->arch,
-                       desc->module, desc->name);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s (%s): the image of %s has no kernel %s", dev->name,
+                       dev->spec->arch, desc->module, desc->name);
     struct st_function *f = calloc(1, sizeof *f);
     if (!f)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a kernel", dev->name);
-    *f = (struct st_function){.dev = dev, .desc = desc, .host = host, .kernel = (enum st_gpu_kernel)kernel,
-                              .next = module->functions};
+    *f = (struct st_function){
+        .dev = dev, .desc = desc, .host = host, .kernel = (enum st_gpu_kernel)kernel, .next = module->functions};
     module->functions = f;
     *out = f;
-    *info = (struct st_function_info){.registers = -1, .spills = -1, .local = -1, .max_group = ST_FIBERS_MAX,
-                                      .lanes = (int32_t)dev->spec->lanes};
+    *info = (struct st_function_info){
+        .registers = -1, .spills = -1, .local = -1, .max_group = ST_FIBERS_MAX, .lanes = (int32_t)dev->spec->lanes};
     return STRATA_OK;
 }
 

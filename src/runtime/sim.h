@@ -1,5 +1,5 @@
-/* Parts of the simulated runtime that its two files share: sim.c owns devices and memory, sim_queue.c queues, events and
- * graphs. */
+/* Parts of the simulated runtime that its two files share: sim.c owns devices and memory, sim_queue.c queues, events
+ * and graphs. */
 #ifndef ST_RUNTIME_SIM_H
 #define ST_RUNTIME_SIM_H
 
@@ -20,13 +20,13 @@ struct st_sim_spec {
     uint64_t memory;
     double bandwidth, link; /* bytes per second; 0: not modelled */
     uint32_t lanes, units;
-    uint32_t oom;     /* this allocation fails */
-    uint32_t refuse;  /* this launch is refused, the device goes on */
-    uint32_t late;    /* this launch fails when it runs, the device is lost */
-    uint32_t lost;    /* the device is lost when this launch is given */
-    uint32_t stuck;   /* this launch never ends */
+    uint32_t oom;      /* this allocation fails */
+    uint32_t refuse;   /* this launch is refused, the device goes on */
+    uint32_t late;     /* this launch fails when it runs, the device is lost */
+    uint32_t lost;     /* the device is lost when this launch is given */
+    uint32_t stuck;    /* this launch never ends */
     uint32_t patience; /* milliseconds without progress after which a waiting call gives a stuck device up */
-    uint32_t slow;    /* microseconds that every command takes longer */
+    uint32_t slow;     /* microseconds that every command takes longer */
     bool generic, no_graphs, no_peer, no_mapping, integrated, display;
 };
 
@@ -86,13 +86,18 @@ void st_sim_queue_free(struct st_queue *queue);
 enum strata_result st_sim_queue_sync(struct st_queue *queue, struct strata_error *err);
 enum strata_result st_sim_queue_flush(struct st_queue *queue, struct strata_error *err);
 enum strata_result st_sim_device_sync(struct st_rt_device *dev, struct strata_error *err);
-enum strata_result st_sim_copy_in(struct st_queue *queue, st_addr dst, const void *src, uint64_t size, struct strata_error *err);
-enum strata_result st_sim_copy_out(struct st_queue *queue, void *dst, st_addr src, uint64_t size, struct strata_error *err);
-enum strata_result st_sim_copy(struct st_queue *queue, st_addr dst, st_addr src, uint64_t size, struct strata_error *err);
-enum strata_result st_sim_fill(struct st_queue *queue, st_addr dst, uint8_t value, uint64_t size, struct strata_error *err);
+enum strata_result st_sim_copy_in(struct st_queue *queue, st_addr dst, const void *src, uint64_t size,
+                                  struct strata_error *err);
+enum strata_result st_sim_copy_out(struct st_queue *queue, void *dst, st_addr src, uint64_t size,
+                                   struct strata_error *err);
+enum strata_result st_sim_copy(struct st_queue *queue, st_addr dst, st_addr src, uint64_t size,
+                               struct strata_error *err);
+enum strata_result st_sim_fill(struct st_queue *queue, st_addr dst, uint8_t value, uint64_t size,
+                               struct strata_error *err);
 enum strata_result st_sim_peer_copy(struct st_queue *queue, struct st_rt_device *dst_dev, st_addr dst,
                                     struct st_rt_device *src_dev, st_addr src, uint64_t size, struct strata_error *err);
-enum strata_result st_sim_event_create(struct st_rt_device *dev, bool timed, struct st_event **out, struct strata_error *err);
+enum strata_result st_sim_event_create(struct st_rt_device *dev, bool timed, struct st_event **out,
+                                       struct strata_error *err);
 void st_sim_event_free(struct st_event *event);
 enum strata_result st_sim_event_record(struct st_queue *queue, struct st_event *event, struct strata_error *err);
 enum strata_result st_sim_event_wait(struct st_queue *queue, struct st_event *event, struct strata_error *err);
@@ -107,6 +112,7 @@ enum strata_result st_sim_graph_end(struct st_queue *queue, struct st_graph **ou
 enum strata_result st_sim_graph_launch(struct st_queue *queue, struct st_graph *graph, struct strata_error *err);
 void st_sim_graph_free(struct st_graph *graph);
 enum strata_result st_sim_wait_value(struct st_queue *queue, st_addr address, uint32_t value, struct strata_error *err);
-enum strata_result st_sim_write_value(struct st_queue *queue, st_addr address, uint32_t value, struct strata_error *err);
+enum strata_result st_sim_write_value(struct st_queue *queue, st_addr address, uint32_t value,
+                                      struct strata_error *err);
 
 #endif

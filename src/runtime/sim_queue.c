@@ -1,5 +1,5 @@
-/* Queues of simulated devices: a thread each, commands in order, events between them, recorded graphs. Commands touch the
- * caller's memory when they run, not when they are given, so that a missing wait shows.
+/* Queues of simulated devices: a thread each, commands in order, events between them, recorded graphs. Commands touch
+ * the caller's memory when they run, not when they are given, so that a missing wait shows.
  *
  * Time: a device with a bandwidth or a link speed has a modelled clock per queue, advanced by each command's bytes and
  * carried by events; other devices have the real clock. */
@@ -90,12 +90,10 @@ static double duration(const struct st_sim_spec *spec, const struct command *c)
     switch (c->kind) {
     case COPY:
         return c->crosses_link ? COPY_MICROSECONDS + (double)c->size / link * 1e6 : (double)c->size * 2 / memory * 1e6;
-    case FILL:
-        return (double)c->size / memory * 1e6;
+    case FILL: return (double)c->size / memory * 1e6;
     case LAUNCH:
         return LAUNCH_MICROSECONDS + (double)st_gpu_bytes(c->function->kernel, c->grid, c->args) / memory * 1e6;
-    default:
-        return 0;
+    default: return 0;
     }
 }
 
@@ -115,8 +113,8 @@ static void run_launch(struct st_queue *q, const struct command *c)
     }
     if (r != STRATA_OK) {
         pthread_mutex_lock(&dev->rt->lock);
-        st_sim_lose(dev, "kernel %s, grid %u x %u, failed on the device: %s", c->function->desc->name, c->grid[0], c->grid[1],
-                    err.text);
+        st_sim_lose(dev, "kernel %s, grid %u x %u, failed on the device: %s", c->function->desc->name, c->grid[0],
+                    c->grid[1], err.text);
         pthread_mutex_unlock(&dev->rt->lock);
     }
 }
@@ -141,12 +139,8 @@ static void run(struct st_queue *q, const struct command *c)
         usleep(dev->spec->slow);
     q->time += modelled(dev->spec) ? duration(dev->spec, c) : 0;
     switch (c->kind) {
-    case COPY:
-        memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->size);
-        break;
-    case FILL:
-        memset((void *)(uintptr_t)c->to, (int)c->value, c->size);
-        break;
+    case COPY: memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->size); break;
+    case FILL: memset((void *)(uintptr_t)c->to, (int)c->value, c->size); break;
     case LAUNCH:
         if (c->launch && c->launch == dev->spec->stuck) {
             pthread_mutex_lock(lock);
@@ -186,9 +180,7 @@ static void run(struct st_queue *q, const struct command *c)
         }
         pthread_mutex_unlock(lock);
         break;
-    case WRITE_VALUE:
-        __atomic_store_n((uint32_t *)(uintptr_t)c->to, c->value, __ATOMIC_RELEASE);
-        break;
+    case WRITE_VALUE: __atomic_store_n((uint32_t *)(uintptr_t)c->to, c->value, __ATOMIC_RELEASE); break;
     }
 }
 
@@ -270,11 +262,13 @@ static enum strata_result copy_checked(struct st_queue *q, uint64_t to, uint64_t
         return refuse(dev, err, "a copy from or to host memory cannot be recorded");
     if ((!to_host && !st_sim_inside(dev, to, size)) || (!from_host && !st_sim_inside(dev, from, size)))
         return refuse(dev, err, "a copy outside the device's memory");
-    return give(q, &(struct command){.kind = COPY, .to = to, .from = from, .size = size, .crosses_link = to_host || from_host},
-                err);
+    return give(
+        q, &(struct command){.kind = COPY, .to = to, .from = from, .size = size, .crosses_link = to_host || from_host},
+        err);
 }
 
-enum strata_result st_sim_copy_in(struct st_queue *q, st_addr dst, const void *src, uint64_t size, struct strata_error *err)
+enum strata_result st_sim_copy_in(struct st_queue *q, st_addr dst, const void *src, uint64_t size,
+                                  struct strata_error *err)
 {
     return copy_checked(q, dst, (uint64_t)(uintptr_t)src, size, false, true, err);
 }
@@ -299,8 +293,8 @@ enum strata_result st_sim_fill(struct st_queue *q, st_addr dst, uint8_t value, u
     return give(q, &(struct command){.kind = FILL, .to = dst, .value = value, .size = size}, err);
 }
 
-enum strata_result st_sim_peer_copy(struct st_queue *q, struct st_rt_device *dst_dev, st_addr dst, struct st_rt_device *src_dev,
-                                    st_addr src, uint64_t size, struct strata_error *err)
+enum strata_result st_sim_peer_copy(struct st_queue *q, struct st_rt_device *dst_dev, st_addr dst,
+                                    struct st_rt_device *src_dev, st_addr src, uint64_t size, struct strata_error *err)
 {
     enum strata_result r = enter(src_dev, err);
     if (r != STRATA_OK)
@@ -377,9 +371,10 @@ enum strata_result st_sim_write_value(struct st_queue *q, st_addr address, uint3
 
 /* ---- waiting ---- */
 
-/* Waits under the lock until *value >= wanted, and gives a stuck device up when it makes no progress for its patience. Gives
- * the lock back. */
-static enum strata_result wait_for(struct st_rt_device *dev, const uint64_t *value, uint64_t wanted, struct strata_error *err)
+/* Waits under the lock until *value >= wanted, and gives a stuck device up when it makes no progress for its patience.
+ * Gives the lock back. */
+static enum strata_result wait_for(struct st_rt_device *dev, const uint64_t *value, uint64_t wanted,
+                                   struct strata_error *err)
 {
     uint64_t seen = dev->progress;
     double since = real_microseconds();
@@ -479,7 +474,8 @@ void st_sim_queue_free(struct st_queue *q)
 
 /* ---- events ---- */
 
-enum strata_result st_sim_event_create(struct st_rt_device *dev, bool timed, struct st_event **out, struct strata_error *err)
+enum strata_result st_sim_event_create(struct st_rt_device *dev, bool timed, struct st_event **out,
+                                       struct strata_error *err)
 {
     (void)timed; /* every event knows its time */
     struct st_event *e = calloc(1, sizeof *e);
@@ -500,7 +496,8 @@ enum strata_result st_sim_event_record(struct st_queue *q, struct st_event *even
     enum strata_result r = enter(q->dev, err);
     if (r != STRATA_OK)
         return r;
-    return give(q, &(struct command){.kind = RECORD, .event = event, .number = q->capture ? LATEST : ++event->wanted}, err);
+    return give(q, &(struct command){.kind = RECORD, .event = event, .number = q->capture ? LATEST : ++event->wanted},
+                err);
 }
 
 enum strata_result st_sim_event_wait(struct st_queue *q, struct st_event *event, struct strata_error *err)

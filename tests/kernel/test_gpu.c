@@ -1,5 +1,6 @@
-/* Every GPU kernel against its C reference on every kind of device that this machine has: simulated ones with waves of 32 and
- * 64 lanes (fibers) and on the CPU's tables, a CPU behind OpenCL, and real cards. STRATA_TEST_SEED repeats a run. */
+/* Every GPU kernel against its C reference on every kind of device that this machine has: simulated ones with waves of
+ * 32 and 64 lanes (fibers) and on the CPU's tables, a CPU behind OpenCL, and real cards. STRATA_TEST_SEED repeats a
+ * run. */
 #include "test.h"
 
 #include <stdio.h>

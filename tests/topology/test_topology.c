@@ -1,5 +1,5 @@
-/* Mixed machines: three runtimes as a user has them, each with simulated cards behind its name, and a set of images like that
- * of a build. Every test says what is listed, chosen or refused, and with which words. */
+/* Mixed machines: three runtimes as a user has them, each with simulated cards behind its name, and a set of images
+ * like that of a build. Every test says what is listed, chosen or refused, and with which words. */
 #include "test.h"
 
 #include <stdio.h>
@@ -92,10 +92,11 @@ static struct st_image_set images_for(const char *archs)
         for (int k = 0; k < ST_GPU_KERNEL_COUNT; k++) {
             bool have = false;
             for (size_t i = 0; i < set.count; i++)
-                have = have || (image_list[i].arch == names[used] && strcmp(image_list[i].module, st_gpu_kernels[k].module) == 0);
+                have = have || (image_list[i].arch == names[used] &&
+                                strcmp(image_list[i].module, st_gpu_kernels[k].module) == 0);
             if (!have)
-                image_list[set.count++] =
-                    (struct st_image){names[used], st_gpu_kernels[k].module, ST_IMAGE_PTX, (const uint8_t *)frame, frame_size};
+                image_list[set.count++] = (struct st_image){names[used], st_gpu_kernels[k].module, ST_IMAGE_PTX,
+                                                            (const uint8_t *)frame, frame_size};
         }
         used++;
     }
@@ -116,8 +117,8 @@ static void open_machine(struct machine *m, const char *devices, const char *arc
     make_runtimes();
     m->images = images_for(archs);
     m->err = (struct strata_error){0};
-    struct st_device_options options = {.devices = devices, .executor = "fibers", .runtimes = runtimes, .images = &m->images,
-                                        .list_all = true};
+    struct st_device_options options = {
+        .devices = devices, .executor = "fibers", .runtimes = runtimes, .images = &m->images, .list_all = true};
     m->result = st_devices_open(&options, &m->set, &m->err);
     assert_non_null(m->set);
 }
@@ -137,7 +138,8 @@ static const char *chosen(const struct machine *m)
     static char text[256];
     text[0] = 0;
     for (int i = 0; i < m->set->chosen_count; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? "," : "", m->set->list[m->set->chosen[i]].name);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? "," : "",
+                 m->set->list[m->set->chosen[i]].name);
     return text;
 }
 

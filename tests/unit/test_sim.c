@@ -1,5 +1,5 @@
-/* The simulated runtime: descriptions, queues that are asynchronous, events, graphs, the modelled clock, faults on request,
- * and what fibers refuse. */
+/* The simulated runtime: descriptions, queues that are asynchronous, events, graphs, the modelled clock, faults on
+ * request, and what fibers refuse. */
 #include "test.h"
 
 #include <stdio.h>
@@ -72,10 +72,12 @@ static void a_description_says_what_the_device_is(void **state)
     struct strata_error err;
     struct st_rt *rt;
     struct st_device_info info;
-    assert_ok(sim->open(&(struct st_runtime_options){.devices = "sim:gfx90a:64G:bw=1.6T:link=50G:units=104:pci=c1.00.0:model=MI210,"
-                                                                "sm_89:8G:lanes=64:images=sm_75+sm_80:integrated:nograph"},
-                        &rt, &err),
-              &err);
+    assert_ok(
+        sim->open(&(struct st_runtime_options){.devices =
+                                                   "sim:gfx90a:64G:bw=1.6T:link=50G:units=104:pci=c1.00.0:model=MI210,"
+                                                   "sm_89:8G:lanes=64:images=sm_75+sm_80:integrated:nograph"},
+                  &rt, &err),
+        &err);
     assert_int_equal(sim->count(rt), 2);
     assert_ok(sim->describe(rt, 0, &info, &err), &err);
     assert_string_equal(info.arch, "gfx90a");
@@ -100,10 +102,17 @@ static void a_description_that_is_not_understood_is_refused_with_its_part(void *
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"sim:gfx1100:24X", "24X"},       {"sim:gfx1100:24G:speed=3", "speed=3"},      {"sim:gfx1100:lanes=16", "32 or 64"},
-        {"sim::", "architecture"},        {"sim:gfx1100:pci=zz", "pci=zz"},            {"sim:gfx1100:-3G", "-3G"},
-        {"sim:gfx1100:oom=x", "oom=x"},   {"sim:gfx1100:uuid=12", "uuid=12"},          {"sim:gfx1100:nanG", "nanG"},
-        {"sim:gfx1100:oom=99999999999", "oom="}, {"sim:a-name-that-is-longer-than-any-architecture", "architecture"},
+        {"sim:gfx1100:24X", "24X"},
+        {"sim:gfx1100:24G:speed=3", "speed=3"},
+        {"sim:gfx1100:lanes=16", "32 or 64"},
+        {"sim::", "architecture"},
+        {"sim:gfx1100:pci=zz", "pci=zz"},
+        {"sim:gfx1100:-3G", "-3G"},
+        {"sim:gfx1100:oom=x", "oom=x"},
+        {"sim:gfx1100:uuid=12", "uuid=12"},
+        {"sim:gfx1100:nanG", "nanG"},
+        {"sim:gfx1100:oom=99999999999", "oom="},
+        {"sim:a-name-that-is-longer-than-any-architecture", "architecture"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct strata_error err;
@@ -113,7 +122,8 @@ static void a_description_that_is_not_understood_is_refused_with_its_part(void *
     }
     struct strata_error err;
     struct st_rt *rt;
-    assert_int_equal(sim->open(&(struct st_runtime_options){.devices = "sm_80", .executor = "gpu"}, &rt, &err), STRATA_E_ARGUMENT);
+    assert_int_equal(sim->open(&(struct st_runtime_options){.devices = "sm_80", .executor = "gpu"}, &rt, &err),
+                     STRATA_E_ARGUMENT);
     assert_int_equal(sim->open(&(struct st_runtime_options){.devices = NULL}, &rt, &err), STRATA_E_UNSUPPORTED);
 }
 
@@ -388,9 +398,11 @@ static void work_items_that_do_not_meet_are_an_error_and_the_fibers_go_on(void *
     const union st_arg args[] = {{.p = (st_addr)(uintptr_t)&total}};
     const uint32_t one[3] = {1, 1, 1}, many[3] = {3, 2, 1}, deep[3] = {1, 1, 2};
     assert_ok(st_fibers_create(32, &f, &err), &err);
-    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"lanes", half_of_a_wave}, 64, one, NULL, &err), STRATA_E_DEVICE);
+    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"lanes", half_of_a_wave}, 64, one, NULL, &err),
+                     STRATA_E_DEVICE);
     assert_string_equal(err.text, "kernel lanes: 5 of 32 lanes of a wave exchange values, the others do not");
-    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"items", some_at_a_barrier}, 64, one, NULL, &err), STRATA_E_DEVICE);
+    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"items", some_at_a_barrier}, 64, one, NULL, &err),
+                     STRATA_E_DEVICE);
     assert_string_equal(err.text, "kernel items: 63 of 64 work-items wait at a barrier, the others ended");
     assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"local", too_much_local_memory}, 32, one, NULL, &err),
                      STRATA_E_DEVICE);

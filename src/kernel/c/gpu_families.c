@@ -1,5 +1,5 @@
-/* The C form of the GPU kernel families, on host memory: what the GPU kernels are compared with, and what simulated devices
- * run on the CPU. Products come from a dot table, so that the same code runs as reference and fast. */
+/* The C form of the GPU kernel families, on host memory: what the GPU kernels are compared with, and what simulated
+ * devices run on the CPU. Products come from a dot table, so that the same code runs as reference and fast. */
 #include "kernel/gpu_launch.h"
 
 #include <math.h>
@@ -33,7 +33,8 @@ static float sum_of_squares(const float *x, uint32_t n)
     return total;
 }
 
-static void norm_row(float *y, const float *x, const float *gamma, uint32_t n, uint32_t group, uint32_t gammas, float eps)
+static void norm_row(float *y, const float *x, const float *gamma, uint32_t n, uint32_t group, uint32_t gammas,
+                     float eps)
 {
     for (uint32_t start = 0; start < n; start += group) {
         const float inverse = 1.0f / sqrtf(sum_of_squares(x + start, group) / (float)group + eps);
@@ -75,7 +76,9 @@ static void norm(enum st_act act, const uint32_t grid[3], const union st_arg *ar
         float *y = (float *)at(args[0]) + (size_t)r * n;
         norm_row(y, (const float *)at(a[1]) + (size_t)r * n, at(a[2]), n, a[4].i, a[5].i, a[6].f);
         if (act != ST_ACT_F32)
-            quantize_row(act, (uint8_t *)at(args[1]) + (size_t)r * (act == ST_ACT_Q8 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n)), y, n);
+            quantize_row(act,
+                         (uint8_t *)at(args[1]) + (size_t)r * (act == ST_ACT_Q8 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n)),
+                         y, n);
     }
 }
 
@@ -89,7 +92,6 @@ static void quantize(enum st_act act, const uint32_t grid[3], const union st_arg
 
 /* ---- products ---- */
 
-
 static size_t row_bytes(int type, uint32_t n)
 {
     const struct st_type_info *info = st_type_info(type);
@@ -97,8 +99,8 @@ static size_t row_bytes(int type, uint32_t n)
 }
 
 /* y[0 .. rows) = w . x for one activation row in the GPU's layout. */
-static void product_row(const struct st_dot_table *dot, int type, float *y, const uint8_t *w, uint32_t rows, const uint8_t *x,
-                        uint32_t n)
+static void product_row(const struct st_dot_table *dot, int type, float *y, const uint8_t *w, uint32_t rows,
+                        const uint8_t *x, uint32_t n)
 {
     int8_t q[ST_GPU_COLUMNS];
     int16_t sums[ST_GPU_COLUMNS / 16];
@@ -125,7 +127,8 @@ static void matvec(const struct st_dot_table *dot, int type, const union st_arg 
 
 enum { STRIP = 64 }; /* rows of gate and up that are computed before they are joined */
 
-static void experts(const struct st_dot_table *dot, int type, bool down, const uint32_t grid[3], const union st_arg *args)
+static void experts(const struct st_dot_table *dot, int type, bool down, const uint32_t grid[3],
+                    const union st_arg *args)
 {
     const struct st_expert_job *jobs = at(args[2]);
     const uint32_t n = args[4].i, rows = args[5].i, ldy = args[6].i;
@@ -175,7 +178,8 @@ static void any_product(const struct st_dot_table *dot, const union st_arg *args
     const uint32_t n = args[6].i, rows = args[7].i, total = args[9].i, stride = args[10].i, ldy = args[11].i;
     for (uint32_t m = 0; m < total; m++) {
         float *y = (float *)at(args[0]) + (size_t)m * ldy;
-        any_row(dot, (int)args[4].i, args[5].i, y, at(args[1]), rows, (const uint8_t *)at(args[2]) + (size_t)m * stride, n);
+        any_row(dot, (int)args[4].i, args[5].i, y, at(args[1]), rows, (const uint8_t *)at(args[2]) + (size_t)m * stride,
+                n);
         scale_row(y, rows, args[12].i ? at(args[3]) : NULL);
     }
 }
@@ -208,71 +212,36 @@ static void read_words(const uint32_t grid[3], const union st_arg *args)
             out[i / (4 * ITEMS) * ITEMS + i % ITEMS] ^= from[4 * i + (uint64_t)k];
 }
 
-bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel, const uint32_t grid[3], const union st_arg *args)
+bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel, const uint32_t grid[3],
+                      const union st_arg *args)
 {
     switch (kernel) {
-    case ST_GPU_EMPTY:
-        return true;
-    case ST_GPU_COPY:
-        memcpy(at(args[0]), at(args[1]), args[2].l * 16);
-        return true;
-    case ST_GPU_READ:
-        read_words(grid, args);
-        return true;
-    case ST_GPU_NORM:
-        norm(ST_ACT_F32, grid, args);
-        return true;
-    case ST_GPU_NORM_Q8:
-        norm(ST_ACT_Q8, grid, args);
-        return true;
-    case ST_GPU_NORM_Q8K:
-        norm(ST_ACT_Q8K, grid, args);
-        return true;
-    case ST_GPU_QUANT_Q8:
-        quantize(ST_ACT_Q8, grid, args);
-        return true;
-    case ST_GPU_QUANT_Q8K:
-        quantize(ST_ACT_Q8K, grid, args);
-        return true;
+    case ST_GPU_EMPTY: return true;
+    case ST_GPU_COPY: memcpy(at(args[0]), at(args[1]), args[2].l * 16); return true;
+    case ST_GPU_READ: read_words(grid, args); return true;
+    case ST_GPU_NORM: norm(ST_ACT_F32, grid, args); return true;
+    case ST_GPU_NORM_Q8: norm(ST_ACT_Q8, grid, args); return true;
+    case ST_GPU_NORM_Q8K: norm(ST_ACT_Q8K, grid, args); return true;
+    case ST_GPU_QUANT_Q8: quantize(ST_ACT_Q8, grid, args); return true;
+    case ST_GPU_QUANT_Q8K: quantize(ST_ACT_Q8K, grid, args); return true;
     case ST_GPU_MV_Q8_0_1:
-    case ST_GPU_MV_Q8_0_8:
-        matvec(dot, ST_TYPE_Q8_0, args);
-        return true;
+    case ST_GPU_MV_Q8_0_8: matvec(dot, ST_TYPE_Q8_0, args); return true;
     case ST_GPU_MV_Q2_0_1:
-    case ST_GPU_MV_Q2_0_8:
-        matvec(dot, ST_TYPE_Q2_0, args);
-        return true;
+    case ST_GPU_MV_Q2_0_8: matvec(dot, ST_TYPE_Q2_0, args); return true;
     case ST_GPU_MV_IQ4_NL_1:
-    case ST_GPU_MV_IQ4_NL_8:
-        matvec(dot, ST_TYPE_IQ4_NL, args);
-        return true;
+    case ST_GPU_MV_IQ4_NL_8: matvec(dot, ST_TYPE_IQ4_NL, args); return true;
     case ST_GPU_MV_Q4_K_1:
-    case ST_GPU_MV_Q4_K_8:
-        matvec(dot, ST_TYPE_Q4_K, args);
-        return true;
+    case ST_GPU_MV_Q4_K_8: matvec(dot, ST_TYPE_Q4_K, args); return true;
     case ST_GPU_GATE_UP_Q8_0_1:
-    case ST_GPU_GATE_UP_Q8_0_8:
-        experts(dot, ST_TYPE_Q8_0, false, grid, args);
-        return true;
+    case ST_GPU_GATE_UP_Q8_0_8: experts(dot, ST_TYPE_Q8_0, false, grid, args); return true;
     case ST_GPU_GATE_UP_Q2_0_1:
-    case ST_GPU_GATE_UP_Q2_0_8:
-        experts(dot, ST_TYPE_Q2_0, false, grid, args);
-        return true;
+    case ST_GPU_GATE_UP_Q2_0_8: experts(dot, ST_TYPE_Q2_0, false, grid, args); return true;
     case ST_GPU_DOWN_Q8_0_1:
-    case ST_GPU_DOWN_Q8_0_8:
-        experts(dot, ST_TYPE_Q8_0, true, grid, args);
-        return true;
+    case ST_GPU_DOWN_Q8_0_8: experts(dot, ST_TYPE_Q8_0, true, grid, args); return true;
     case ST_GPU_DOWN_Q2_0_1:
-    case ST_GPU_DOWN_Q2_0_8:
-        experts(dot, ST_TYPE_Q2_0, true, grid, args);
-        return true;
-    case ST_GPU_ANY_PRODUCT:
-        any_product(dot, args);
-        return true;
-    case ST_GPU_ANY_EXPERT:
-        any_expert(dot, grid, args);
-        return true;
-    default: /* has no form here: simulated devices run the GPU's own source */
-        return false;
+    case ST_GPU_DOWN_Q2_0_8: experts(dot, ST_TYPE_Q2_0, true, grid, args); return true;
+    case ST_GPU_ANY_PRODUCT: any_product(dot, args); return true;
+    case ST_GPU_ANY_EXPERT: any_expert(dot, grid, args); return true;
+    default: /* has no form here: simulated devices run the GPU's own source */ return false;
     }
 }

@@ -187,11 +187,11 @@ INLINE int st_dot4(uint a, uint b, int c)
     return d;
 #elif defined(__AMDGCN__) && (defined(__GFX11__) || defined(__GFX12__))
     return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
-#elif defined(__AMDGCN__) && (defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) ||    \
-                              defined(__gfx942__) || defined(__gfx1011__) || defined(__gfx1012__) ||                         \
-                              defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) ||                        \
-                              defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) ||                        \
-                              defined(__gfx1036__) || defined(__gfx10_3_generic__))
+#elif defined(__AMDGCN__) &&                                                                                           \
+    (defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) ||                       \
+     defined(__gfx942__) || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) ||                    \
+     defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) ||                   \
+     defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__))
     return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
 #else
     return c + (signed char)a * (signed char)b + (signed char)(a >> 8) * (signed char)(b >> 8) +
@@ -199,24 +199,26 @@ INLINE int st_dot4(uint a, uint b, int c)
 #endif
 }
 
-/* ---- table of sixteen bytes {t0, t1, t2, t3}: the entries for the eight nibbles of q. lower and upper hold those of the
- * lower and of the upper nibbles of the four bytes, or, where that is quicker, the same eight in another order: what they are
- * multiplied with, four bytes for the lower and four for the upper nibbles, is brought into the same order by
- * st_match_nibbles. ---- */
+/* ---- table of sixteen bytes {t0, t1, t2, t3}: the entries for the eight nibbles of q. lower and upper hold those of
+ * the lower and of the upper nibbles of the four bytes, or, where that is quicker, the same eight in another order:
+ * what they are multiplied with, four bytes for the lower and four for the upper nibbles, is brought into the same
+ * order by st_match_nibbles. ---- */
 
 INLINE void st_lookup_nibbles(uint q, uint t0, uint t1, uint t2, uint t3, uint *lower, uint *upper)
 {
 #if defined(__NVPTX__)
-    /* prmt picks four bytes of eight by the nibbles of the selector's lower half: the first and second half of the table are
-     * looked up with three bits of four nibbles, and a third prmt takes one of the two by the fourth bit */
+    /* prmt picks four bytes of eight by the nibbles of the selector's lower half: the first and second half of the
+     * table are looked up with three bits of four nibbles, and a third prmt takes one of the two by the fourth bit */
     const uint three = q & 0x77777777u, fourth = 0x32103210u | ((q >> 1) & 0x44444444u);
     *lower = __nvvm_prmt(__nvvm_prmt(t0, t1, three), __nvvm_prmt(t2, t3, three), fourth);
     *upper = __nvvm_prmt(__nvvm_prmt(t0, t1, three >> 16), __nvvm_prmt(t2, t3, three >> 16), fourth >> 16);
 #elif defined(__AMDGCN__)
     const uint l = q & 0x0f0f0f0fu, u = (q >> 4) & 0x0f0f0f0fu;
     const uint l_high = ((l >> 3) & 0x01010101u) * 0xffu, u_high = ((u >> 3) & 0x01010101u) * 0xffu;
-    *lower = (__builtin_amdgcn_perm(t1, t0, l & 0x07070707u) & ~l_high) | (__builtin_amdgcn_perm(t3, t2, l & 0x07070707u) & l_high);
-    *upper = (__builtin_amdgcn_perm(t1, t0, u & 0x07070707u) & ~u_high) | (__builtin_amdgcn_perm(t3, t2, u & 0x07070707u) & u_high);
+    *lower = (__builtin_amdgcn_perm(t1, t0, l & 0x07070707u) & ~l_high) |
+             (__builtin_amdgcn_perm(t3, t2, l & 0x07070707u) & l_high);
+    *upper = (__builtin_amdgcn_perm(t1, t0, u & 0x07070707u) & ~u_high) |
+             (__builtin_amdgcn_perm(t3, t2, u & 0x07070707u) & u_high);
 #else
     *lower = *upper = 0;
     for (uint i = 0; i < 8; i++) {
@@ -330,11 +332,11 @@ INLINE ushort st_half_of_float(float f)
 #define ST_FMAF(a, b, c) st_fma(a, b, c)
 #include "../exact_math.h"
 
-/* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Copies are put into
- * batches by st_copies_commit; st_copies_wait(n) waits until at most the n newest batches are under way (n is 0 or 1).
- * Between issue and wait neither end is touched; a barrier makes the bytes visible to the other work-items. ST_COPIES_AHEAD
- * is 0 where copies are plain loads and stores; UNROLL_COPIES stands before a loop of issues, so that four loads are in
- * flight there. ---- */
+/* ---- asynchronous copy of 16 bytes from global to local memory. Both addresses are multiples of 16. Copies are put
+ * into batches by st_copies_commit; st_copies_wait(n) waits until at most the n newest batches are under way (n is 0 or
+ * 1). Between issue and wait neither end is touched; a barrier makes the bytes visible to the other work-items.
+ * ST_COPIES_AHEAD is 0 where copies are plain loads and stores; UNROLL_COPIES stands before a loop of issues, so that
+ * four loads are in flight there. ---- */
 
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 800
 #define ST_COPIES_AHEAD 1
@@ -393,8 +395,8 @@ INLINE void st_store_system(global uint *to, uint value)
 
 /* ---- matrix fragments: D (16 x 16 int) += A (16 x 32 signed bytes, row by row) * B (32 x 16, column by column) ----
  *
- * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column of
- * B are 32 consecutive bytes in local memory, stride bytes apart (a multiple of 4), and stay unchanged from load to
+ * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column
+ * of B are 32 consecutive bytes in local memory, stride bytes apart (a multiple of 4), and stay unchanged from load to
  * multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i). */
 
 #if defined(__NVPTX__)
@@ -430,14 +432,16 @@ struct st_tile_b {
 INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
 {
     const uint g = st_lane() / 4, t = st_lane() % 4;
-    local const uint *low = (local const uint *)(base + g * stride), *high = (local const uint *)(base + (g + 8) * stride);
+    local const uint *low = (local const uint *)(base + g * stride),
+                     *high = (local const uint *)(base + (g + 8) * stride);
     struct st_tile_a a = {{low[t], high[t], low[t + 4], high[t + 4]}};
     return a;
 }
 INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
 {
     const uint g = st_lane() / 4, t = st_lane() % 4;
-    local const uint *low = (local const uint *)(base + g * stride), *high = (local const uint *)(base + (g + 8) * stride);
+    local const uint *low = (local const uint *)(base + g * stride),
+                     *high = (local const uint *)(base + (g + 8) * stride);
     struct st_tile_b b = {{low[t], low[t + 4], high[t], high[t + 4]}};
     return b;
 }
@@ -472,7 +476,8 @@ INLINE uint st_tile_column(uint i)
 #elif defined(ST_TILE_WMMA)
 
 /* gfx11: lanes l and l + 16 both have all of row (column) l. gfx12: lane l has bytes 0-7 and lane l + 16 bytes 8-15 of
- * each step of 16. Accumulator: gfx11 lane half h, value i is row 2 i + h; gfx12 row 8 h + i; the column is the lane's. */
+ * each step of 16. Accumulator: gfx11 lane half h, value i is row 2 i + h; gfx12 row 8 h + i; the column is the lane's.
+ */
 struct st_tile_a {
     uint w[8];
 };
@@ -507,8 +512,10 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
     for (int k = 0; k < 2; k++) {
 #ifdef __GFX12__
         const bool upper = st_lane() >= 16;
-        const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]), (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
-        const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]), (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
+        const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]),
+                           (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
+        const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]),
+                           (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
         c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, c, false);
 #else
         const st_int4 x = {(int)a->w[4 * k], (int)a->w[4 * k + 1], (int)a->w[4 * k + 2], (int)a->w[4 * k + 3]};
@@ -572,8 +579,8 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
 {
     st_int4 c = {d->v[0], d->v[1], d->v[2], d->v[3]};
 #ifdef __gfx942__
-    c = __builtin_amdgcn_mfma_i32_16x16x32_i8((long)(a->w[0] | (ulong)a->w[1] << 32), (long)(b->w[0] | (ulong)b->w[1] << 32),
-                                              c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_i32_16x16x32_i8((long)(a->w[0] | (ulong)a->w[1] << 32),
+                                              (long)(b->w[0] | (ulong)b->w[1] << 32), c, 0, 0, 0);
 #else
     c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[0], (int)b->w[0], c, 0, 0, 0);
     c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[1], (int)b->w[1], c, 0, 0, 0);

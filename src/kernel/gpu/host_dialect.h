@@ -1,5 +1,5 @@
-/* The dialect of the host: C as if it were OpenCL C, work-items as fibers (runtime/fibers.h). ST_LANES is defined by the
- * file that includes the kernels. Included before dialect.h, after every header that is plain C. */
+/* The dialect of the host: C as if it were OpenCL C, work-items as fibers (runtime/fibers.h). ST_LANES is defined by
+ * the file that includes the kernels. Included before dialect.h, after every header that is plain C. */
 #ifndef ST_HOST_DIALECT_H
 #define ST_HOST_DIALECT_H
 

@@ -1,5 +1,5 @@
-/* Every GPU kernel compiled for the host, for waves of ST_LANES lanes, and a table of them. Included by one file for each
- * width. A kernel's first word in the list is its arguments as in gpu_kernels.h. */
+/* Every GPU kernel compiled for the host, for waves of ST_LANES lanes, and a table of them. Included by one file for
+ * each width. A kernel's first word in the list is its arguments as in gpu_kernels.h. */
 #include "kernel/gpu_kernels.h"
 
 #include "kernel/gpu/host_dialect.h"
@@ -42,102 +42,84 @@
 #define UNPACK_pcciiiiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 #define UNPACK_pccciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 
-#define UNPACK_pccccccccciiiiiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i, \
-         args[13].i, args[14].i, args[15].i, args[16].f)
-#define UNPACK_pcccciiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].f)
-#define UNPACK_pcccciiiiii(name) \
+#define UNPACK_pccccccccciiiiiif(name)                                                                                 \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i, args[13].i,   \
+         args[14].i, args[15].i, args[16].f)
+#define UNPACK_pcccciiif(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].f)
+#define UNPACK_pcccciiiiii(name)                                                                                       \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
-#define UNPACK_pccciiii(name) \
-    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i)
-#define UNPACK_pcci(name) \
-    name(P(0), P(1), P(2), args[3].i)
-#define UNPACK_pccii(name) \
-    name(P(0), P(1), P(2), args[3].i, args[4].i)
-#define UNPACK_pcciiii(name) \
-    name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
-#define UNPACK_pcii(name) \
-    name(P(0), P(1), args[2].i, args[3].i)
-#define UNPACK_pi(name) \
-    name(P(0), args[1].i)
-#define UNPACK_ppccccccccciiiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i, \
+#define UNPACK_pccciiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i)
+#define UNPACK_pcci(name) name(P(0), P(1), P(2), args[3].i)
+#define UNPACK_pccii(name) name(P(0), P(1), P(2), args[3].i, args[4].i)
+#define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
+#define UNPACK_pcii(name) name(P(0), P(1), args[2].i, args[3].i)
+#define UNPACK_pi(name) name(P(0), args[1].i)
+#define UNPACK_ppccccccccciiiif(name)                                                                                  \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
          args[14].i, args[15].f)
-#define UNPACK_ppccccccciiiiiiii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i, \
+#define UNPACK_ppccccccciiiiiiii(name)                                                                                 \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i,          \
          args[13].i, args[14].i, args[15].i, args[16].i)
-#define UNPACK_ppcccccciii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i)
-#define UNPACK_ppcccccii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i)
-#define UNPACK_ppccccciif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].f)
-#define UNPACK_ppcccciii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i)
-#define UNPACK_ppcci(name) \
-    name(P(0), P(1), P(2), P(3), args[4].i)
-#define UNPACK_ppcciiiii(name) \
-    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
-#define UNPACK_pppcii(name) \
-    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
-#define UNPACK_ppppcccccccccciiiiiiiiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), args[14].i, \
-         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, \
-         args[23].f)
-#define UNPACK_pccccciiiiiiiiii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, \
-         args[11].i, args[12].i, args[13].i, args[14].i, args[15].i)
-#define UNPACK_pcccciii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
-#define UNPACK_pccciiiiiiiii(name) \
-    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, \
+#define UNPACK_ppcccccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i)
+#define UNPACK_ppcccccii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i)
+#define UNPACK_ppccccciif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].f)
+#define UNPACK_ppcccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i)
+#define UNPACK_ppcci(name) name(P(0), P(1), P(2), P(3), args[4].i)
+#define UNPACK_ppcciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
+#define UNPACK_pppcii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
+#define UNPACK_ppppcccccccccciiiiiiiiif(name)                                                                          \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), args[14].i,           \
+         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].f)
+#define UNPACK_pccccciiiiiiiiii(name)                                                                                  \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, args[11].i,       \
+         args[12].i, args[13].i, args[14].i, args[15].i)
+#define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
+#define UNPACK_pccciiiiiiiii(name)                                                                                     \
+    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i,         \
          args[11].i, args[12].i)
-#define UNPACK_pcciii(name) \
-    name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
-#define UNPACK_piii(name) \
-    name(P(0), args[1].i, args[2].i, args[3].i)
+#define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
+#define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
-#define HOST_KERNELS(X)                                                                                               \
-    X(, st_empty)                                                                                                     \
-    X(pcl, st_copy)                                                                                                   \
-    X(pcl, st_read)                                                                                                   \
-    X(pppcc, st_dialect)                                                                                              \
-    X(pcciiif, st_norm)                                                                                               \
-    X(ppcciiif, st_norm_q8)                                                                                           \
-    X(ppcciiif, st_norm_q8k)                                                                                          \
-    X(pci, st_quant_q8)                                                                                               \
-    X(pci, st_quant_q8k)                                                                                              \
-    X(pcii, st_embed)                                                                                             \
-    X(pccii, st_gated_write)                                                                                      \
-    X(pcci, st_select)                                                                                            \
-    X(pci, st_add)                                                                                                \
-    X(pci, st_swiglu)                                                                                             \
-    X(pcccciiif, st_draft_input)                                                                                  \
-    X(pcciiii, st_ngram_gather)                                                                                   \
-    X(ppccccciif, st_ngram_gate)                                                                                  \
-    X(ppcccccciii, st_ngram_conv)                                                                                 \
-    X(ppcccccii, st_gdn_conv)                                                                                     \
-    X(ppccccccccciiiif, st_gdn_step)                                                                              \
-    X(ppppcccccccccciiiiiiiiif, st_qsa_heads)                                                                     \
-    X(pccccccccciiiiiif, st_qsa_pool)                                                                             \
-    X(ppcccciii, st_qsa_ring)                                                                                     \
-    X(pcccciiiiii, st_qsa_score)                                                                                  \
-    X(ppcciiiii, st_qsa_choose)                                                                                   \
-    X(pi, st_qsa_dense)                                                                                           \
-    X(ppccccccciiiiiiii, st_qsa_attend)                                                                           \
-    X(pccciiii, st_qsa_join)                                                                                      \
-    X(pppcii, st_route_choose)                                                                                    \
-    X(pci, st_route_count)                                                                                        \
-    X(pi, st_route_sum)                                                                                           \
-    X(ppcci, st_route_place)                                                                                      \
-    X(pccciiiiiiiii, st_any_product)                                                                              \
-    X(pccccciiiiiiiiii, st_any_expert)                                                                            \
-    X(pcciii, st_any_silu_mul)                                                                                    \
-    X(pcccciii, st_any_combine)                                                                                   \
-    X(piii, st_any_gate)                                                                                          \
-    X(pccii, st_any_mean)                                                                                         \
+#define HOST_KERNELS(X)                                                                                                \
+    X(, st_empty)                                                                                                      \
+    X(pcl, st_copy)                                                                                                    \
+    X(pcl, st_read)                                                                                                    \
+    X(pppcc, st_dialect)                                                                                               \
+    X(pcciiif, st_norm)                                                                                                \
+    X(ppcciiif, st_norm_q8)                                                                                            \
+    X(ppcciiif, st_norm_q8k)                                                                                           \
+    X(pci, st_quant_q8)                                                                                                \
+    X(pci, st_quant_q8k)                                                                                               \
+    X(pcii, st_embed)                                                                                                  \
+    X(pccii, st_gated_write)                                                                                           \
+    X(pcci, st_select)                                                                                                 \
+    X(pci, st_add)                                                                                                     \
+    X(pci, st_swiglu)                                                                                                  \
+    X(pcccciiif, st_draft_input)                                                                                       \
+    X(pcciiii, st_ngram_gather)                                                                                        \
+    X(ppccccciif, st_ngram_gate)                                                                                       \
+    X(ppcccccciii, st_ngram_conv)                                                                                      \
+    X(ppcccccii, st_gdn_conv)                                                                                          \
+    X(ppccccccccciiiif, st_gdn_step)                                                                                   \
+    X(ppppcccccccccciiiiiiiiif, st_qsa_heads)                                                                          \
+    X(pccccccccciiiiiif, st_qsa_pool)                                                                                  \
+    X(ppcccciii, st_qsa_ring)                                                                                          \
+    X(pcccciiiiii, st_qsa_score)                                                                                       \
+    X(ppcciiiii, st_qsa_choose)                                                                                        \
+    X(pi, st_qsa_dense)                                                                                                \
+    X(ppccccccciiiiiiii, st_qsa_attend)                                                                                \
+    X(pccciiii, st_qsa_join)                                                                                           \
+    X(pppcii, st_route_choose)                                                                                         \
+    X(pci, st_route_count)                                                                                             \
+    X(pi, st_route_sum)                                                                                                \
+    X(ppcci, st_route_place)                                                                                           \
+    X(pccciiiiiiiii, st_any_product)                                                                                   \
+    X(pccccciiiiiiiiii, st_any_expert)                                                                                 \
+    X(pcciii, st_any_silu_mul)                                                                                         \
+    X(pcccciii, st_any_combine)                                                                                        \
+    X(piii, st_any_gate)                                                                                               \
+    X(pccii, st_any_mean)                                                                                              \
     ROWS(X, pcciiiiii, st_mv_q8_0)                                                                                     \
     ROWS(X, pcciiiiii, st_mv_q2_0)                                                                                     \
     ROWS(X, pcciiiiii, st_mv_iq4_nl)                                                                                   \
@@ -147,10 +129,10 @@
     ROWS(X, pccciiiii, st_down_q8_0)                                                                                   \
     ROWS(X, pccciiiii, st_down_q2_0)
 
-#define CALL(kind, name)                                                                                              \
-    static void call_##name(const union st_arg *args)                                                                 \
-    {                                                                                                                 \
-        UNPACK_##kind(name);                                                                                          \
+#define CALL(kind, name)                                                                                               \
+    static void call_##name(const union st_arg *args)                                                                  \
+    {                                                                                                                  \
+        UNPACK_##kind(name);                                                                                           \
     }
 HOST_KERNELS(CALL)
 

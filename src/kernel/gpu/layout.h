@@ -1,5 +1,5 @@
-/* Memory layouts that the host and the GPU kernels share. Valid C and OpenCL C. Every size is in bytes, every part of a row
- * starts at a multiple of 16 bytes. n is the number of elements of a row, a multiple of 32 (Q8) or 256 (Q8K). */
+/* Memory layouts that the host and the GPU kernels share. Valid C and OpenCL C. Every size is in bytes, every part of a
+ * row starts at a multiple of 16 bytes. n is the number of elements of a row, a multiple of 32 (Q8) or 256 (Q8K). */
 #ifndef ST_KERNEL_GPU_LAYOUT_H
 #define ST_KERNEL_GPU_LAYOUT_H
 
@@ -12,10 +12,10 @@ typedef uint32_t st_u32;
 typedef uint64_t st_u64;
 #endif
 
-/* Activation bytes are stored so that neighbouring work-items, each of which needs the bytes of its own unit of columns,
- * read neighbouring 16-byte vectors: vector k of all units, then vector k + 1 of all units. A unit has 64 columns; in the
- * second copy, which two-bit weights are multiplied with, 128, and the 16 bytes of a vector are transposed as a 4 x 4 matrix
- * there (byte 4 b + c at place 4 c + b). The last unit may be padded. */
+/* Activation bytes are stored so that neighbouring work-items, each of which needs the bytes of its own unit of
+ * columns, read neighbouring 16-byte vectors: vector k of all units, then vector k + 1 of all units. A unit has 64
+ * columns; in the second copy, which two-bit weights are multiplied with, 128, and the 16 bytes of a vector are
+ * transposed as a 4 x 4 matrix there (byte 4 b + c at place 4 c + b). The last unit may be padded. */
 #define ST_UNITS(n) (((n) + 63) / 64)
 #define ST_T_UNITS(n) (((n) + 127) / 128)
 /* Where element e is, from the start of the copy. */
@@ -24,26 +24,28 @@ typedef uint64_t st_u64;
 
 #define ST_ROUND16(bytes) (((bytes) + 15) / 16 * 16)
 
-/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as i32, the s of
- * each 32 elements as f32 (docs/numerics.md: for types with a minimum). */
+/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as
+ * i32, the s of each 32 elements as f32 (docs/numerics.md: for types with a minimum). */
 #define ST_Q8_TRANSPOSED(n) (ST_UNITS(n) * 64)
 #define ST_Q8_SCALES(n) (ST_Q8_TRANSPOSED(n) + ST_T_UNITS(n) * 128)
 #define ST_Q8_SUMS(n) (ST_Q8_SCALES(n) + ST_ROUND16((n) / 8))
 #define ST_Q8_S(n) (ST_Q8_SUMS(n) + ST_ROUND16((n) / 8))
 #define ST_Q8_STRIDE(n) (ST_Q8_S(n) + ST_ROUND16((n) / 8))
 
-/* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q as i32. */
+/* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q
+ * as i32. */
 #define ST_Q8K_SCALES(n) (n)
 #define ST_Q8K_SUMS(n) ((n) + ST_ROUND16((n) / 64))
 #define ST_Q8K_STRIDE(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
 
-/* Decode products: of a group of ST_PRODUCT_GROUP work-items the first ST_PRODUCT_ITEMS multiply and the others add. A group
- * handles tiles of weight rows; a multiplying work-item has one unit of columns (2 blocks of 32 elements, Q2_0: 4) of
- * ST_PRODUCT_PASSES rows of the tile. A row of more than ST_CHUNK blocks is cut into ceil(blocks / ST_CHUNK) equal chunks,
- * rounded up to 8 blocks. With `units` units in a chunk, `passes` rows and v = half of the units' blocks | 1, a tile has at most
- * ST_PRODUCT_ITEMS / units * passes rows, ST_TERM_VECTORS * passes / v rows and ST_PRODUCT_GROUP - ST_PRODUCT_ITEMS rows; a tile
- * that is not one stretch of memory beginning at a multiple of 16 bytes (rows in chunks, or rows whose bytes do not fit) at
- * most ST_LOOSE_ROWS. many: activation rows that the kernel can serve, 1 or ST_MAX_ROWS. */
+/* Decode products: of a group of ST_PRODUCT_GROUP work-items the first ST_PRODUCT_ITEMS multiply and the others add. A
+ * group handles tiles of weight rows; a multiplying work-item has one unit of columns (2 blocks of 32 elements, Q2_0:
+ * 4) of ST_PRODUCT_PASSES rows of the tile. A row of more than ST_CHUNK blocks is cut into ceil(blocks / ST_CHUNK)
+ * equal chunks, rounded up to 8 blocks. With `units` units in a chunk, `passes` rows and v = half of the units' blocks
+ * | 1, a tile has at most ST_PRODUCT_ITEMS / units * passes rows, ST_TERM_VECTORS * passes / v rows and
+ * ST_PRODUCT_GROUP - ST_PRODUCT_ITEMS rows; a tile that is not one stretch of memory beginning at a multiple of 16
+ * bytes (rows in chunks, or rows whose bytes do not fit) at most ST_LOOSE_ROWS. many: activation rows that the kernel
+ * can serve, 1 or ST_MAX_ROWS. */
 #define ST_PRODUCT_GROUP 192
 #define ST_PRODUCT_ITEMS 160
 #define ST_PRODUCT_PASSES(q8_0, q2_0, many) ((q8_0) || ((q2_0) && (many) > 1) ? 1 : 2)
@@ -54,9 +56,9 @@ typedef uint64_t st_u64;
 /* Most activation rows of one decode product. */
 #define ST_MAX_ROWS 8
 
-/* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap, so
- * any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the output
- * that belongs to entry i; row[i] is the row of the input. */
+/* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap,
+ * so any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the
+ * output that belongs to entry i; row[i] is the row of the input. */
 struct st_expert_job {
     st_u64 gate, up, down;
     st_u32 count, reserved;

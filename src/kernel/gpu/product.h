@@ -1,22 +1,22 @@
-/* The body of every decode product: up to 8 activation rows times weight rows, with exact integer sums per 32-element block
- * and one float accumulator per output in ascending block order (docs/numerics.md), so that every device and the C reference
- * give the same bits.
+/* The body of every decode product: up to 8 activation rows times weight rows, with exact integer sums per 32-element
+ * block and one float accumulator per output in ascending block order (docs/numerics.md), so that every device and the
+ * C reference give the same bits.
  *
  * A group of 192 work-items works on tiles of rows, one after the other (tile number g, g + groups, ...):
- *  1. the next tile's bytes are on their way to local memory, by 16-byte copies, neighbours copying neighbours, while this
- *     tile is computed (where copies are plain loads, a tile is copied before it is computed);
- *  2. 160 work-items multiply: each has one unit of columns of one row of the tile, or of two rows. For one activation row it
- *     keeps the unit's activations in registers from tile to tile. A unit is a pair of blocks, an odd number of 32-bit words,
- *     so that neighbours read different banks; Q4_K: a quarter of a block, read as 16-byte vectors. It leaves two floats per
- *     block in local memory: the product of the scales and the sum (Q4_K: integers per unit and two products per block,
- *     because a block's sum is of four units);
+ *  1. the next tile's bytes are on their way to local memory, by 16-byte copies, neighbours copying neighbours, while
+ * this tile is computed (where copies are plain loads, a tile is copied before it is computed);
+ *  2. 160 work-items multiply: each has one unit of columns of one row of the tile, or of two rows. For one activation
+ * row it keeps the unit's activations in registers from tile to tile. A unit is a pair of blocks, an odd number of
+ * 32-bit words, so that neighbours read different banks; Q4_K: a quarter of a block, read as 16-byte vectors. It leaves
+ * two floats per block in local memory: the product of the scales and the sum (Q4_K: integers per unit and two products
+ * per block, because a block's sum is of four units);
  *  3. meanwhile 32 work-items, each for its outputs, add the terms of the tile before in order.
  * Several activation rows are handled two at a time (steps 2 and 3).
- * Limit: device memory for one activation row; instructions of the opening of weights for Q2_0 and IQ4_NL, and for several
- * activation rows.
+ * Limit: device memory for one activation row; instructions of the opening of weights for Q2_0 and IQ4_NL, and for
+ * several activation rows.
  *
- * Weight rows are the blocks of the file. A matrix starts at a multiple of 16 bytes and can be read up to the next one after
- * its end. */
+ * Weight rows are the blocks of the file. A matrix starts at a multiple of 16 bytes and can be read up to the next one
+ * after its end. */
 #ifndef ST_PRODUCT_H
 #define ST_PRODUCT_H
 
@@ -39,7 +39,8 @@
 
 /* Rows of a tile that a work-item multiplies, one after the other. */
 #define PASSES(type, many) ((uint)ST_PRODUCT_PASSES((type) == Q8_0, (type) == Q2_0, many))
-/* Local memory: tiles on their way and in work, and terms of two steps, in vectors of 16 bytes; floats kept from step to step. */
+/* Local memory: tiles on their way and in work, and terms of two steps, in vectors of 16 bytes; floats kept from step
+ * to step. */
 #define TILES ((uint)(ST_COPIES_AHEAD ? 2 : 1))
 #define TILE_VECTORS(type, many) (ITEMS * PASSES(type, many) * UNIT_BYTES(type) / 16 + 2 * ST_LOOSE_ROWS + 1)
 #define BATCH(many) ((many) == 1 ? 1 : 2)
@@ -181,8 +182,8 @@ INLINE void open_pair(int type, const uint *raw, uint *w, float *scales)
     }
 }
 
-/* Q4_K: quarter j of the block whose 16-byte head and 32 bytes are given: w[0..7] are the weights of sub-block 2 j, w[8..15]
- * those of sub-block 2 j + 1; six-bit scales and minima of both. */
+/* Q4_K: quarter j of the block whose 16-byte head and 32 bytes are given: w[0..7] are the weights of sub-block 2 j,
+ * w[8..15] those of sub-block 2 j + 1; six-bit scales and minima of both. */
 INLINE void open_quarter(uint4 head, uint4 low, uint4 high, uint j, uint *w, int *scale, int *min)
 {
     const uint q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -216,8 +217,8 @@ INLINE int dot8(const uint *w, const uint *a, int sum)
     return sum;
 }
 
-/* What a work-item keeps of an activation row: the words of its unit, the scales of its blocks (Q4_K: of its block), and the
- * sums of its blocks' q where the type needs them. */
+/* What a work-item keeps of an activation row: the words of its unit, the scales of its blocks (Q4_K: of its block),
+ * and the sums of its blocks' q where the type needs them. */
 struct activations {
     uint q[32];
     float d[4];
@@ -271,8 +272,8 @@ struct unit {
     float d[2]; /* of the pair; Q4_K: d and dmin of the block */
 };
 
-INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struct product *p, const struct part *at, uint r,
-                      uint number, struct unit *u)
+INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struct product *p, const struct part *at,
+                      uint r, uint number, struct unit *u)
 {
     const uint slack = whole ? 0 : ((at->tile * p->tile + r) * p->row_bytes + BLOCKS_BYTES(type, at->from)) & 15;
     local const uchar *row = (local const uchar *)tile + r * p->step + (p->whole ? 0 : slack);
@@ -290,9 +291,10 @@ INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struc
     }
 }
 
-/* The terms of one unit with one activation row, to the output's row of local memory. Q4_K: two integers per unit, then two
- * floats per block behind those of all units. */
-INLINE void put_terms(int type, const struct unit *u, const struct activations *a, local uint4 *terms, uint number, uint units)
+/* The terms of one unit with one activation row, to the output's row of local memory. Q4_K: two integers per unit, then
+ * two floats per block behind those of all units. */
+INLINE void put_terms(int type, const struct unit *u, const struct activations *a, local uint4 *terms, uint number,
+                      uint units)
 {
     if (type == Q4_K) {
         local int *to = (local int *)terms + 2 * number;
@@ -358,9 +360,9 @@ struct step {
 };
 
 /* Step 2. a: the activations of the unit, which are there already for one row and whole tiles. */
-INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms, const struct product *p,
-                     const struct step *now, global const uchar *x, uint stride, global const st_u32 *row, uint count,
-                     struct activations *a)
+INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms,
+                     const struct product *p, const struct step *now, global const uchar *x, uint stride,
+                     global const st_u32 *row, uint count, struct activations *a)
 {
     const uint item = st_item(), lanes = ITEMS / p->units, number = item % p->units, rows = tile_rows(p, &now->at);
     uint r = item / p->units;
@@ -382,10 +384,12 @@ INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, l
 }
 
 /* Step 3. sums, gates: one float per output and activation row, kept from chunk to chunk and from gate to up. */
-INLINE void add(int type, bool whole, uint many, uint matrices, local const uint4 *terms, local float *sums, local float *gates,
-                const struct product *p, const struct step *then, uint count, global float *y, uint ldy, global const st_u32 *place)
+INLINE void add(int type, bool whole, uint many, uint matrices, local const uint4 *terms, local float *sums,
+                local float *gates, const struct product *p, const struct step *then, uint count, global float *y,
+                uint ldy, global const st_u32 *place)
 {
-    const uint rows = tile_rows(p, &then->at), blocks = whole ? p->total : chunk_blocks(p, &then->at), r = st_item() - ITEMS;
+    const uint rows = tile_rows(p, &then->at), blocks = whole ? p->total : chunk_blocks(p, &then->at),
+               r = st_item() - ITEMS;
     if (r >= rows)
         return;
     for (uint i = 0; i < BATCH(many); i++) {
@@ -403,13 +407,13 @@ INLINE void add(int type, bool whole, uint many, uint matrices, local const uint
     }
 }
 
-/* All tiles of this group. whole: p->whole, known when compiled. matrices: 1, or 2 for y = silu(first . x) * (second . x).
- * group: number of this group among p->groups. row: activation rows, place: output rows of the count columns, or 0 for
- * 0, 1, ... */
-INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint4 *tiles, local uint4 *terms, local float *kept,
-                      const struct product *p, uint group, global const uchar *first, global const uchar *second,
-                      global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y, uint ldy,
-                      global const st_u32 *place)
+/* All tiles of this group. whole: p->whole, known when compiled. matrices: 1, or 2 for y = silu(first . x) * (second .
+ * x). group: number of this group among p->groups. row: activation rows, place: output rows of the count columns, or 0
+ * for 0, 1, ... */
+INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint4 *tiles, local uint4 *terms,
+                      local float *kept, const struct product *p, uint group, global const uchar *first,
+                      global const uchar *second, global const uchar *x, uint stride, global const st_u32 *row,
+                      uint count, global float *y, uint ldy, global const st_u32 *place)
 {
     const bool multiplies = st_item() < ITEMS;
     const uint end = (p->rows + p->tile - 1) / p->tile;
@@ -445,18 +449,19 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (TILES > 1 && works && now.m0 == 0) {
             if (next.tile < end) { /* into the place of the tile before this one */
                 const uint free_slot = slot == 0 ? TILES - 1 : slot - 1;
-                stage(type, whole, many, tiles + free_slot * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
+                stage(type, whole, many, tiles + free_slot * TILE_VECTORS(type, many), p, &next,
+                      next.matrix ? second : first);
                 advance(&next, p, matrices);
             }
             st_copies_commit();
         }
         if (multiplies) {
             if (works)
-                multiply(type, whole, many, tiles + slot * TILE_VECTORS(type, many), terms + side * TERM_VECTORS(type, many), p, &now, x,
-                         stride, row, count, &a);
+                multiply(type, whole, many, tiles + slot * TILE_VECTORS(type, many),
+                         terms + side * TERM_VECTORS(type, many), p, &now, x, stride, row, count, &a);
         } else if (pending) {
-            add(type, whole, many, matrices, terms + (side ^ 1) * TERM_VECTORS(type, many), kept, kept + KEPT_FLOATS(many), p,
-                &then, count, y, ldy, place);
+            add(type, whole, many, matrices, terms + (side ^ 1) * TERM_VECTORS(type, many), kept,
+                kept + KEPT_FLOATS(many), p, &then, count, y, ldy, place);
         }
         then = now;
         pending = works;
@@ -473,19 +478,21 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
 /* Whole tiles and others are compiled apart: the former, which is what models have, then needs fewer registers. */
 INLINE void run_product(int type, uint many, uint matrices, local uint4 *tiles, local uint4 *terms, local float *kept,
                         const struct product *p, uint group, global const uchar *first, global const uchar *second,
-                        global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y, uint ldy,
-                        global const st_u32 *place)
+                        global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y,
+                        uint ldy, global const st_u32 *place)
 {
     if (p->whole)
-        run_tiles(type, true, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y, ldy, place);
+        run_tiles(type, true, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y,
+                  ldy, place);
     else
-        run_tiles(type, false, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y, ldy, place);
+        run_tiles(type, false, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y,
+                  ldy, place);
 }
 
 /* A product kernel's local memory. */
-#define PRODUCT_MEMORY(type, many)                                                                                        \
-    LOCAL_ARRAY(uint4, tiles, TILES *TILE_VECTORS(type, many));                                                                   \
-    LOCAL_ARRAY(uint4, terms, 2 * TERM_VECTORS(type, many));                                                                  \
+#define PRODUCT_MEMORY(type, many)                                                                                     \
+    LOCAL_ARRAY(uint4, tiles, TILES *TILE_VECTORS(type, many));                                                        \
+    LOCAL_ARRAY(uint4, terms, 2 * TERM_VECTORS(type, many));                                                           \
     LOCAL_ARRAY(float, kept, 2 * KEPT_FLOATS(many))
 
 #endif
