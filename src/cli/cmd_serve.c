@@ -17,8 +17,9 @@ int st_cmd_serve(int argc, char **argv)
 {
     struct st_engine_args a = {0};
     const struct st_opt options[] = {ST_ENGINE_OPTIONS(a)};
-    return st_serve_main(argc, argv, "-m FILE [options]",
-                         "Answers the OpenAI and Anthropic APIs and shows a page for the browser. Without other options it "
-                         "listens on this machine only, on port 8080.",
-                         options, ST_COUNT(options), make, &a);
+    return st_serve_main(
+        argc, argv, "-m FILE [options]",
+        "Answers the OpenAI and Anthropic APIs and shows a page for the browser. Without other options it "
+        "listens on this machine only, on port 8080.",
+        options, ST_COUNT(options), make, &a);
 }

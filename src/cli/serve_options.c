@@ -48,7 +48,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
     struct st_list keys = {0}, origins = {0}, names = {0};
     const char *key_file = NULL;
     char *key_text = NULL;
-    int64_t port = o.port, queue = (int64_t)o.queue, connections = o.max_connections, request_seconds = o.request_seconds;
+    int64_t port = o.port, queue = (int64_t)o.queue, connections = o.max_connections,
+            request_seconds = o.request_seconds;
     int64_t answer_seconds = o.answer_seconds, top_k = -1;
     uint64_t max_body = o.max_body, max_pending = o.max_pending;
     /* Below the bounds: not given. */
@@ -61,7 +62,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
         ST_LIST("api-key", 0, &keys, "KEY", "key that clients must send; may be given many times"),
         ST_TEXT("api-key-file", 0, &key_file, "FILE", "file with one key per line"),
         ST_LIST("cors", 0, &origins, "ORIGIN",
-                "web pages that may call besides the server's own, as https://host:port, or * for all; may be given many times"),
+                "web pages that may call besides the server's own, as https://host:port, or * for all; may be given "
+                "many times"),
         ST_LIST("host-name", 0, &names, "NAME", "name of this machine that clients may use; may be given many times"),
         ST_TEXT("alias", 0, &o.alias, "NAME", "name of the model that clients see"),
         ST_INT("queue", 0, &queue, 0, 10000, "N", "requests that may wait while one is computed (default 32)"),
@@ -74,11 +76,13 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
                "time to compute one answer, which then ends as if it had reached its length (default: any)"),
         ST_NUMBER("keepalive", 0, &keepalive, 0.05, 3600, "SECONDS",
                   "between signs of life in a stream while a prompt is read (default 10)"),
-        ST_NUMBER("temp", 0, &temperature, 0, 100, "X", "temperature where a request has none (default: the model's, or 0.7)"),
+        ST_NUMBER("temp", 0, &temperature, 0, 100, "X",
+                  "temperature where a request has none (default: the model's, or 0.7)"),
         ST_INT("top-k", 0, &top_k, 0, 1 << 30, "N", "likewise top-k (default: the model's, or 40; 0: off)"),
         ST_NUMBER("top-p", 0, &top_p, 1e-6, 1, "X", "likewise top-p (default: the model's, or 0.95; 1: off)"),
         ST_NUMBER("min-p", 0, &min_p, 0, 1, "X", "likewise min-p (default: the model's, or 0: off)"),
-        ST_NUMBER("repeat-penalty", 0, &repeat, 0.01, 100, "X", "likewise repetition penalty (default: the model's, or 1: off)"),
+        ST_NUMBER("repeat-penalty", 0, &repeat, 0.01, 100, "X",
+                  "likewise repetition penalty (default: the model's, or 1: off)"),
         ST_FLAG("log-prompts", 0, &o.log_prompts, "write what clients ask to the log"),
         ST_FLAG("quiet", 'q', &quiet, "no line per request"),
     };
@@ -118,7 +122,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
         o.log_requests = !quiet;
         o.log = print_line;
         if (!is_loopback(o.host) && !o.key_count)
-            fprintf(stderr, "warning: listening on %s without an API key: whoever reaches this machine can use the model\n",
+            fprintf(stderr,
+                    "warning: listening on %s without an API key: whoever reaches this machine can use the model\n",
                     o.host);
         struct st_backend *backend;
         struct strata_error err;

@@ -111,7 +111,8 @@ json_t *st_error_json(bool anthropic, const struct st_api_error *e)
     while (i + 1 < sizeof types / sizeof *types && types[i].status != e->status)
         i++;
     if (anthropic)
-        return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", types[i].anthropic, "message", e->message);
+        return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", types[i].anthropic, "message",
+                         e->message);
     return json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", e->message, "type", types[i].openai, "param",
                      *e->param ? e->param : NULL, "code", e->code);
 }

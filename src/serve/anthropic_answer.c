@@ -35,17 +35,18 @@ static const char *stop_text(const struct st_job *job)
 
 static void begin(struct st_job *job)
 {
-    json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", job->id, "type", "message", "role",
-                                "assistant", "model", st_job_model(job), "content", "stop_reason", "stop_sequence", "usage",
-                                usage(job, 0));
+    json_t *message =
+        json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", job->id, "type", "message", "role", "assistant",
+                  "model", st_job_model(job), "content", "stop_reason", "stop_sequence", "usage", usage(job, 0));
     st_job_event(job, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", message));
     st_job_event(job, "ping", json_pack("{s:s}", "type", "ping"));
 }
 
 static void block_delta(struct st_job *job, json_t *delta)
 {
-    st_job_event(job, "content_block_delta", json_pack("{s:s, s:I, s:o}", "type", "content_block_delta", "index",
-                                                       (json_int_t)job->blocks - 1, "delta", delta));
+    st_job_event(job, "content_block_delta",
+                 json_pack("{s:s, s:I, s:o}", "type", "content_block_delta", "index", (json_int_t)job->blocks - 1,
+                           "delta", delta));
 }
 
 static void close_block(struct st_job *job)
@@ -66,8 +67,9 @@ static void open_block(struct st_job *job, enum st_block kind, json_t *block)
     close_block(job);
     job->open = kind;
     job->blocks++;
-    st_job_event(job, "content_block_start", json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index",
-                                                       (json_int_t)job->blocks - 1, "content_block", block));
+    st_job_event(job, "content_block_start",
+                 json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", (json_int_t)job->blocks - 1,
+                           "content_block", block));
 }
 
 static void delta(struct st_job *job, const struct st_delta *d)
@@ -116,8 +118,9 @@ static json_t *content(const struct st_job *job)
         json_array_append_new(list, json_pack("{s:s, s:s#}", "type", "text", "text", st_buffer_string(&job->content),
                                               (int)job->content.size));
     for (size_t i = 0; i < job->tool_count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", job->tools[i].id, "name",
-                                              st_buffer_string(&job->tools[i].name), "input", tool_input(&job->tools[i])));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", job->tools[i].id, "name",
+                                        st_buffer_string(&job->tools[i].name), "input", tool_input(&job->tools[i])));
     return list;
 }
 
@@ -133,8 +136,8 @@ static void end(struct st_job *job)
     }
     close_block(job);
     st_job_event(job, "message_delta",
-                 json_pack("{s:s, s:{s:s, s:s?}, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(job),
-                           "stop_sequence", stop_text(job), "usage", usage(job, reused)));
+                 json_pack("{s:s, s:{s:s, s:s?}, s:o}", "type", "message_delta", "delta", "stop_reason",
+                           stop_reason(job), "stop_sequence", stop_text(job), "usage", usage(job, reused)));
     st_job_event(job, "message_stop", json_pack("{s:s}", "type", "message_stop"));
     st_job_end_stream(job);
 }

@@ -136,8 +136,8 @@ static bool add_tool_use(json_t *calls, const json_t *block, const char *at, str
     if (!name || !st_body_container(block, at, "input", JSON_OBJECT, &input, error))
         return false;
     json_t *arguments = st_call_arguments(input);
-    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", json_string_value(id), "type", "function", "function", "name",
-                             json_string_value(name), "arguments", arguments);
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", json_string_value(id), "type", "function", "function",
+                             "name", json_string_value(name), "arguments", arguments);
     return json_array_append_new(calls, call) == 0 || st_call_out_of_memory(error);
 }
 
@@ -195,7 +195,8 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
     if (!role)
         return false;
     const char *name = json_string_value(role);
-    bool user = strcmp(name, "user") == 0, assistant = strcmp(name, "assistant") == 0, system = strcmp(name, "system") == 0;
+    bool user = strcmp(name, "user") == 0, assistant = strcmp(name, "assistant") == 0,
+         system = strcmp(name, "system") == 0;
     st_body_path(where, sizeof where, path, "role");
     if (!user && !assistant && !system)
         return st_refuse(error, 400, NULL, where, "%s: expected 'user' or 'assistant'", where);
@@ -225,7 +226,8 @@ static bool read_tools(struct st_call *call, const json_t *body, struct st_api_e
         return false;
     bool none = kind && strcmp(kind, "none") == 0;
     if (kind && !none && strcmp(kind, "auto") != 0)
-        return st_refuse(error, 400, NULL, "tool_choice.type", "tool_choice.type: only 'auto' and 'none' are supported");
+        return st_refuse(error, 400, NULL, "tool_choice.type",
+                         "tool_choice.type: only 'auto' and 'none' are supported");
     call->parallel_tools = !single;
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -305,7 +307,8 @@ bool st_anthropic_read_messages(struct st_call *call, const json_t *body, struct
     if (!messages)
         return st_refuse(error, 400, NULL, "messages", "messages: Field required");
     if (!json_is_array(messages))
-        return st_refuse(error, 400, NULL, "messages", "messages: expected an array, got %s", st_body_type_name(messages));
+        return st_refuse(error, 400, NULL, "messages", "messages: expected an array, got %s",
+                         st_body_type_name(messages));
     if (json_array_size(messages) == 0)
         return st_refuse(error, 400, NULL, "messages", "messages: at least one message is required");
     for (size_t i = 0; i < json_array_size(messages); i++)

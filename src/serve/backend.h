@@ -8,13 +8,13 @@
 #include "base/result.h"
 
 struct st_backend_info {
-    const char *name;          /* what /v1/models shows unless --alias says otherwise */
-    const char *path;          /* of the model file, "" if there is none */
+    const char *name; /* what /v1/models shows unless --alias says otherwise */
+    const char *path; /* of the model file, "" if there is none */
     const char *architecture;
     const char *chat_template; /* NULL: plain ChatML */
     uint64_t parameters;
     uint64_t bytes;
-    uint32_t context;          /* tokens that prompt and answer may have together */
+    uint32_t context; /* tokens that prompt and answer may have together */
     uint32_t trained_context;
     uint32_t vocabulary;
     struct strata_sampling sampling; /* where neither the request nor the server's options say otherwise */
@@ -29,7 +29,8 @@ typedef void st_backend_progress(void *user, const char *what, double part);
 
 struct st_backend_ops {
     /* Once, in the engine thread, before anything else. */
-    enum strata_result (*load)(struct st_backend *b, st_backend_progress *progress, void *user, struct strata_error *err);
+    enum strata_result (*load)(struct st_backend *b, st_backend_progress *progress, void *user,
+                               struct strata_error *err);
     void (*free)(struct st_backend *b);
 
     /* From any thread after load. Results as in strata.h, freed with the C library's free. */
@@ -47,8 +48,8 @@ struct st_backend_ops {
     /* In the engine thread, one at a time. The session keeps the last conversation; what it shares with the prompt is
      * not read again; the first STRATA_EVENT_PROMPT comes before anything is read and says how much that is. The
      * request's event callback ends the answer by returning false. */
-    enum strata_result (*generate)(struct st_backend *b, const struct strata_request *request, struct strata_stats *stats,
-                                   struct strata_error *err);
+    enum strata_result (*generate)(struct st_backend *b, const struct strata_request *request,
+                                   struct strata_stats *stats, struct strata_error *err);
 };
 
 #endif

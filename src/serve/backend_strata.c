@@ -109,11 +109,13 @@ static json_t *real_status(const struct st_backend *b)
     strata_model_info(r->model, &info);
     strata_engine_options(r->engine, &options);
     char description[160];
-    snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "", options.threads);
+    snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
+             options.threads);
     json_int_t total = (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}]}", "devices", "name", options.devices, "description",
-                     description, "total_bytes", total, "memory", "kind", "weights", "bytes", (json_int_t)info.bytes, "kind",
-                     "state and buffers", "bytes", (json_int_t)st_engine_bytes(r->engine));
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}]}", "devices", "name", options.devices,
+                     "description", description, "total_bytes", total, "memory", "kind", "weights", "bytes",
+                     (json_int_t)info.bytes, "kind", "state and buffers", "bytes",
+                     (json_int_t)st_engine_bytes(r->engine));
 }
 
 static enum strata_result real_generate(struct st_backend *b, const struct strata_request *request,

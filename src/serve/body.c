@@ -62,7 +62,8 @@ json_t *st_body_parse(const char *text, size_t size, struct st_api_error *error)
     if (!value) {
         char shown[160];
         st_printable(shown, sizeof shown, why.text, strlen(why.text));
-        st_refuse(error, 400, NULL, NULL, "the body is not valid JSON: line %d, column %d: %s", why.line, why.column, shown);
+        st_refuse(error, 400, NULL, NULL, "the body is not valid JSON: line %d, column %d: %s", why.line, why.column,
+                  shown);
         return NULL;
     }
     if (!json_is_object(value)) {

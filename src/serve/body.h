@@ -1,5 +1,5 @@
-/* Bodies of requests: JSON with limits, and members of a stated type. Every complaint names the member in the way clients
- * show it ("messages[2].content"), and null always counts as absent. */
+/* Bodies of requests: JSON with limits, and members of a stated type. Every complaint names the member in the way
+ * clients show it ("messages[2].content"), and null always counts as absent. */
 #ifndef ST_SERVE_BODY_H
 #define ST_SERVE_BODY_H
 
@@ -12,11 +12,11 @@ enum { ST_PATH = 128 };
 
 /* What is wrong with a request, in the terms of the HTTP APIs. */
 struct st_api_error {
-    int status;         /* HTTP status */
-    const char *code;   /* "context_length_exceeded" or NULL; static */
-    char param[ST_PATH];   /* member at fault, "" if none */
+    int status;          /* HTTP status */
+    const char *code;    /* "context_length_exceeded" or NULL; static */
+    char param[ST_PATH]; /* member at fault, "" if none */
     char message[600];
-    int retry_after;    /* seconds, 0: no header */
+    int retry_after; /* seconds, 0: no header */
 };
 
 /* Fills the error (status 400 and so on) and returns false, so that "return st_refuse(...)" reads as one step.

@@ -49,14 +49,16 @@ static bool read_bias(struct st_call *call, const json_t *body, struct st_api_er
     if (count == 0)
         return true;
     if (count > BIAS_LIMIT)
-        return st_refuse(error, 400, NULL, "logit_bias", "logit_bias: %zu entries, at most %d are taken", count, BIAS_LIMIT);
+        return st_refuse(error, 400, NULL, "logit_bias", "logit_bias: %zu entries, at most %d are taken", count,
+                         BIAS_LIMIT);
     call->bias = calloc(count, sizeof *call->bias);
     if (!call->bias)
         return st_call_out_of_memory(error);
     const char *key;
     json_t *value;
     size_t n = 0;
-    json_object_foreach (bias, key, value) {
+    json_object_foreach(bias, key, value)
+    {
         char *end;
         long id = strtol(key, &end, 10);
         if (end == key || *end || id < 0 || id > INT32_MAX)
@@ -81,7 +83,8 @@ bool st_call_read_sampling(struct st_call *call, const json_t *body, struct st_a
     double frequency = s->frequency_penalty, presence = s->presence_penalty;
     int64_t top_k = s->top_k, window = s->penalty_window, seed = -1;
     if (!st_body_number(body, "", "temperature", 0, 100, &temperature, error) ||
-        !st_body_number(body, "", "top_p", 0, 1, &top_p, error) || !st_body_number(body, "", "min_p", 0, 1, &min_p, error) ||
+        !st_body_number(body, "", "top_p", 0, 1, &top_p, error) ||
+        !st_body_number(body, "", "min_p", 0, 1, &min_p, error) ||
         !st_body_integer(body, "", "top_k", -1, INT_MAX, &top_k, error) ||
         !st_body_number(body, "", "repetition_penalty", 0.01, 100, &repeat, error) ||
         !st_body_number(body, "", "repeat_penalty", 0.01, 100, &repeat, error) ||
@@ -124,7 +127,8 @@ bool st_call_read_stop(struct st_call *call, const json_t *body, const char *nam
     for (size_t i = 0; i < count; i++) {
         const json_t *text = json_is_string(stop) ? stop : json_array_get(stop, i);
         if (!json_is_string(text))
-            return st_refuse(error, 400, NULL, name, "%s[%zu]: expected a string, got %s", name, i, st_body_type_name(text));
+            return st_refuse(error, 400, NULL, name, "%s[%zu]: expected a string, got %s", name, i,
+                             st_body_type_name(text));
         size_t size = json_string_length(text);
         if (size == 0)
             continue; /* some clients send "" for none */
@@ -206,8 +210,9 @@ static bool collect_system(struct st_call *call, bool all, bool *moved)
         }
     }
     if (good && found)
-        good = !text.failed && json_array_insert_new(rest, 0, json_pack("{s:s, s:s#}", "role", "system", "content",
-                                                                        st_buffer_string(&text), (int)text.size)) == 0;
+        good = !text.failed && json_array_insert_new(rest, 0,
+                                                     json_pack("{s:s, s:s#}", "role", "system", "content",
+                                                               st_buffer_string(&text), (int)text.size)) == 0;
     st_buffer_free(&text);
     if (!good) {
         json_decref(rest);

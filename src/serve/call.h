@@ -35,7 +35,7 @@ struct st_call {
     bool parallel_tools; /* more than one of them */
     bool logprobs;
     int top_logprobs;
-    int64_t max_tokens; /* 0: until the context is full */
+    int64_t max_tokens;              /* 0: until the context is full */
     struct strata_sampling sampling; /* bias points to memory of this call */
     struct strata_logit_bias *bias;
     char **stop;
@@ -60,7 +60,8 @@ bool st_call_read_sampling(struct st_call *call, const json_t *body, struct st_a
 bool st_call_read_stop(struct st_call *call, const json_t *body, const char *name, struct st_api_error *error);
 /* Appends one tool in the form that templates read; schema may be NULL. */
 bool st_call_add_tool(struct st_call *call, const char *name, const char *description, json_t *schema);
-/* Arguments of a tool call that a client sent back: text that holds an object becomes that object, as templates want. */
+/* Arguments of a tool call that a client sent back: text that holds an object becomes that object, as templates want.
+ */
 json_t *st_call_arguments(const json_t *value);
 /* Appends a message {role, content}; returns a borrowed reference to it, NULL without memory. */
 json_t *st_call_add_message(struct st_call *call, const char *role, const char *content);

@@ -1,10 +1,10 @@
 /* HTTP: evhttp with the limits and notices described in http.h.
  *
- * evhttp 2.1 tells nobody about a connection before its first request is complete, and has no limit on their number. The
- * bufferevent of every connection is therefore made here and a reference to it is kept: evhttp removes all callbacks from
- * a bufferevent when it frees the connection, and the next sweep then forgets it. Until then the number of the closed
- * descriptor may be in use again, so no event of the old bufferevent may be pending: evhttp deletes them when a connection
- * fails, and on_output sees to it when an answer is complete. */
+ * evhttp 2.1 tells nobody about a connection before its first request is complete, and has no limit on their number.
+ * The bufferevent of every connection is therefore made here and a reference to it is kept: evhttp removes all
+ * callbacks from a bufferevent when it frees the connection, and the next sweep then forgets it. Until then the number
+ * of the closed descriptor may be in use again, so no event of the old bufferevent may be pending: evhttp deletes them
+ * when a connection fails, and on_output sees to it when an answer is complete. */
 #include "serve/http.h"
 
 #include <errno.h>
@@ -20,8 +20,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
-/* EARLY_LIMIT: bytes that a client may send while it is being answered. BODIES: how many bodies of the largest size may be
- * arriving at the same time, whatever the number of connections; beyond that a request of more than SMALL bytes is cut off. */
+/* EARLY_LIMIT: bytes that a client may send while it is being answered. BODIES: how many bodies of the largest size may
+ * be arriving at the same time, whatever the number of connections; beyond that a request of more than SMALL bytes is
+ * cut off. */
 enum { EARLY_LIMIT = 1 << 20, BODIES = 8, SMALL = 64 << 10 };
 
 enum connection_state { WAITING, ANSWERING, FLUSHING };
@@ -31,8 +32,8 @@ struct st_connection {
     struct st_http *http;
     struct bufferevent *bev;
     enum connection_state state;
-    time_t since;   /* when state was entered, monotonic seconds */
-    bool refused;   /* over the limit: told so and closed as soon as its socket is known */
+    time_t since; /* when state was entered, monotonic seconds */
+    bool refused; /* over the limit: told so and closed as soon as its socket is known */
     bool cut;
     struct st_exchange *exchange;
 };

@@ -11,14 +11,14 @@ struct event_base;
 struct evhttp_request;
 
 struct st_http_options {
-    const char *host;       /* address to bind */
-    int port;               /* 0: any free one, see st_http_port */
-    int max_connections;    /* open at once; one more gets a 429 */
-    size_t max_body;        /* bytes; the handler sees a larger body as too_large, up to twice the limit */
-    size_t max_headers;     /* bytes, request line included */
-    size_t max_pending;     /* unsent bytes of a streamed answer; a client that lets more pile up is cut off */
-    int request_seconds;    /* from accept or the last answer to a complete request */
-    int write_seconds;      /* without progress of a write; also for the rest of an answer that is complete */
+    const char *host;    /* address to bind */
+    int port;            /* 0: any free one, see st_http_port */
+    int max_connections; /* open at once; one more gets a 429 */
+    size_t max_body;     /* bytes; the handler sees a larger body as too_large, up to twice the limit */
+    size_t max_headers;  /* bytes, request line included */
+    size_t max_pending;  /* unsent bytes of a streamed answer; a client that lets more pile up is cut off */
+    int request_seconds; /* from accept or the last answer to a complete request */
+    int write_seconds;   /* without progress of a write; also for the rest of an answer that is complete */
 };
 
 struct st_http;
@@ -30,11 +30,11 @@ struct st_exchange {
     struct evhttp_request *request;
     struct st_connection *connection;
     struct st_http *http;
-    const char *method;     /* "GET", "POST", ...; static */
-    const char *path;       /* without query; percent escapes left as they are */
-    const char *body;       /* NULL when empty; not terminated; only inside the handler */
+    const char *method; /* "GET", "POST", ...; static */
+    const char *path;   /* without query; percent escapes left as they are */
+    const char *body;   /* NULL when empty; not terminated; only inside the handler */
     size_t body_size;
-    bool too_large;         /* body is longer than max_body and is not given */
+    bool too_large; /* body is longer than max_body and is not given */
     bool streaming;
     void (*gone)(struct st_exchange *x, void *user); /* the client is gone and x is no longer valid after this */
     void *user;
@@ -51,7 +51,8 @@ int st_http_port(const struct st_http *http);
 /* Stops accepting; open exchanges go on. */
 void st_http_stop_accepting(struct st_http *http);
 size_t st_http_connections(const struct st_http *http);
-/* Connections refused because there were too many (or too many bytes of requests were arriving), requests cut off as too slow, clients cut off for unread output. */
+/* Connections refused because there were too many (or too many bytes of requests were arriving), requests cut off as
+ * too slow, clients cut off for unread output. */
 struct st_http_counts {
     uint64_t refused, slow_requests, slow_readers;
 };

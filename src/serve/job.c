@@ -33,7 +33,8 @@ static bool render(struct st_job *job, const struct st_backend *b)
 {
     struct strata_error err = {0};
     for (int attempt = 0;; attempt++) {
-        char *messages = json_dumps(job->call.messages, JSON_COMPACT), *options = json_dumps(job->call.options, JSON_COMPACT);
+        char *messages = json_dumps(job->call.messages, JSON_COMPACT),
+             *options = json_dumps(job->call.options, JSON_COMPACT);
         enum strata_result r = messages && options
                                    ? b->ops->chat_prompt(b, messages, options, &job->ids, &job->count, &job->text, &err)
                                    : st_fail(&err, STRATA_E_MEMORY, "out of memory");
@@ -139,12 +140,12 @@ static void check_context(struct st_job *job, const struct st_backend_info *info
         return;
     job->failed = true;
     if (job->call.kind == ST_CALL_MESSAGES)
-        st_refuse(&job->error, 400, "context_length_exceeded", "messages", "prompt is too long: %zu tokens > %u maximum",
-                  job->count, info->context);
+        st_refuse(&job->error, 400, "context_length_exceeded", "messages",
+                  "prompt is too long: %zu tokens > %u maximum", job->count, info->context);
     else
         st_refuse(&job->error, 400, "context_length_exceeded", job->call.kind == ST_CALL_CHAT ? "messages" : "prompt",
-                  "the prompt has %zu tokens, and the maximum context length is %u tokens, the answer included", job->count,
-                  info->context);
+                  "the prompt has %zu tokens, and the maximum context length is %u tokens, the answer included",
+                  job->count, info->context);
 }
 
 void st_job_prepare(struct st_job *job, const struct st_backend *b)
@@ -270,8 +271,8 @@ static json_t *logprob_entry(const struct st_backend *b, const struct strata_tok
         token = json_string(st_printable(shown, sizeof shown, text, size));
     }
     free(text);
-    return json_pack("{s:i, s:o, s:f, s:o}", "id", (int)p->token, "token", token, "logprob", (double)p->logprob, "bytes",
-                     bytes);
+    return json_pack("{s:i, s:o, s:f, s:o}", "id", (int)p->token, "token", token, "logprob", (double)p->logprob,
+                     "bytes", bytes);
 }
 
 static json_t *logprob_json(const struct generation *g, const struct strata_event *e)

@@ -1,9 +1,9 @@
-/* A job is one request that cannot be answered at once: it is prepared (rendered, tokenized) in one thread, waits its turn,
- * is computed in the engine thread, and its pieces come back to the event thread, which owns it and writes them.
+/* A job is one request that cannot be answered at once: it is prepared (rendered, tokenized) in one thread, waits its
+ * turn, is computed in the engine thread, and its pieces come back to the event thread, which owns it and writes them.
  *
  * Who may touch what: everything belongs to the event thread, except that the fields under "prepare" are the prepare
- * thread's until ST_DELTA_PREPARED, those under "engine" the engine thread's until ST_DELTA_END, and the list of deltas is
- * under the server's lock. */
+ * thread's until ST_DELTA_PREPARED, those under "engine" the engine thread's until ST_DELTA_END, and the list of deltas
+ * is under the server's lock. */
 #ifndef ST_SERVE_JOB_H
 #define ST_SERVE_JOB_H
 
@@ -27,7 +27,7 @@ enum st_delta_kind {
     ST_DELTA_TOOL_BEGIN,     /* text: the function's name */
     ST_DELTA_TOOL_ARGUMENTS, /* text: a piece of the JSON arguments */
     ST_DELTA_TOOL_END,
-    ST_DELTA_END,            /* last one */
+    ST_DELTA_END, /* last one */
 };
 
 struct st_delta {
@@ -105,10 +105,10 @@ struct st_job {
 /* How a family of answers is written. All in the event thread, with job->x not NULL. A write may find that the client
  * is cut off: job->x is NULL afterwards. */
 struct st_format {
-    void (*begin)(struct st_job *job);                           /* of a stream */
-    void (*delta)(struct st_job *job, const struct st_delta *d); /* of a stream, after it was added to the job */
-    void (*alive)(struct st_job *job);                           /* a sign of life in a stream */
-    void (*end)(struct st_job *job);                             /* ends the stream, or answers as a whole */
+    void (*begin)(struct st_job *job);                                  /* of a stream */
+    void (*delta)(struct st_job *job, const struct st_delta *d);        /* of a stream, after it was added to the job */
+    void (*alive)(struct st_job *job);                                  /* a sign of life in a stream */
+    void (*end)(struct st_job *job);                                    /* ends the stream, or answers as a whole */
     void (*fail)(struct st_job *job, const struct st_api_error *error); /* in a stream */
 };
 extern const struct st_format st_format_chat, st_format_completion, st_format_messages, st_format_small;

@@ -3,10 +3,12 @@
 
 #include <string.h>
 
-static const double first_bounds[ST_HISTOGRAM_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
+static const double first_bounds[ST_HISTOGRAM_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                                          2.5,  5,     10,   30,  60,   120, 300};
 static const double token_bounds[ST_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025,
                                                           0.035, 0.05,   0.075, 0.1,    0.25, 0.5,   1};
-static const double long_bounds[ST_HISTOGRAM_BUCKETS] = {0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
+static const double long_bounds[ST_HISTOGRAM_BUCKETS] = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
+                                                         10,   30,   60,  120, 300, 600, 1800};
 
 void st_metrics_init(struct st_metrics *m)
 {

@@ -7,7 +7,7 @@
 enum { ST_HISTOGRAM_BUCKETS = 14, ST_METRIC_ROUTES = 24, ST_METRIC_CODES = 12 };
 
 struct st_histogram {
-    const double *bounds; /* ascending upper bounds in seconds, ST_HISTOGRAM_BUCKETS of them */
+    const double *bounds;                      /* ascending upper bounds in seconds, ST_HISTOGRAM_BUCKETS of them */
     uint64_t counts[ST_HISTOGRAM_BUCKETS + 1]; /* the last one: above all bounds */
     double sum;
 };

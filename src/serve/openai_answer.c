@@ -37,18 +37,19 @@ static json_t *completion_logprobs(const json_t *entries)
     json_t *tokens = json_array(), *values = json_array(), *tops = json_array(), *offsets = json_array();
     size_t i, k, offset = 0;
     json_t *entry, *t;
-    json_array_foreach (entries, i, entry) {
+    json_array_foreach(entries, i, entry)
+    {
         json_array_append(tokens, json_object_get(entry, "token"));
         json_array_append(values, json_object_get(entry, "logprob"));
         json_t *top = json_object();
-        json_array_foreach (json_object_get(entry, "top_logprobs"), k, t)
+        json_array_foreach(json_object_get(entry, "top_logprobs"), k, t)
             json_object_set(top, json_string_value(json_object_get(t, "token")), json_object_get(t, "logprob"));
         json_array_append_new(tops, top);
         json_array_append_new(offsets, json_integer((json_int_t)offset));
         offset += json_array_size(json_object_get(entry, "bytes"));
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", values, "top_logprobs", tops, "text_offset",
-                     offsets);
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", values, "top_logprobs", tops,
+                     "text_offset", offsets);
 }
 
 /* The log-probabilities that are waiting, taken from the job; JSON null if there are none. */
@@ -71,9 +72,10 @@ static void chunk(struct st_job *job, json_t *choice, const char *extra_name, js
     json_t *choices = json_array();
     if (choice)
         json_array_append_new(choices, choice);
-    json_t *event = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object",
-                              is_chat(job) ? "chat.completion.chunk" : "text_completion", "created", (json_int_t)job->created,
-                              "model", st_job_model(job), "system_fingerprint", strata_version(), "choices", choices);
+    json_t *event =
+        json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object",
+                  is_chat(job) ? "chat.completion.chunk" : "text_completion", "created", (json_int_t)job->created,
+                  "model", st_job_model(job), "system_fingerprint", strata_version(), "choices", choices);
     if (extra_name)
         json_object_set_new(event, extra_name, extra);
     else if (job->call.include_usage)
@@ -83,8 +85,8 @@ static void chunk(struct st_job *job, json_t *choice, const char *extra_name, js
 
 static json_t *delta_choice(struct st_job *job, json_t *delta, const char *finish)
 {
-    return json_pack("{s:i, s:o, s:o, s:s?}", "index", 0, "delta", delta, "logprobs", take_logprobs(job), "finish_reason",
-                     finish);
+    return json_pack("{s:i, s:o, s:o, s:s?}", "index", 0, "delta", delta, "logprobs", take_logprobs(job),
+                     "finish_reason", finish);
 }
 
 static void chat_begin(struct st_job *job)
@@ -112,7 +114,8 @@ static void chat_delta(struct st_job *job, const struct st_delta *d)
     case ST_DELTA_CONTENT: delta = json_pack("{s:s#}", "content", d->text, (int)d->size); break;
     case ST_DELTA_TOOL_BEGIN:
         delta = json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", tool, "id", job->tools[tool].id,
-                          "type", "function", "function", "name", st_buffer_string(&job->tools[tool].name), "arguments", "");
+                          "type", "function", "function", "name", st_buffer_string(&job->tools[tool].name), "arguments",
+                          "");
         break;
     case ST_DELTA_TOOL_ARGUMENTS:
         delta = json_pack("{s:[{s:i, s:{s:s#}}]}", "tool_calls", "index", tool, "function", "arguments", d->text,

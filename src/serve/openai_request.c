@@ -91,7 +91,8 @@ static bool read_tool_calls(json_t *message, const json_t *calls, const char *pa
         if (!name)
             return st_refuse(error, 400, NULL, at, "%s.function.name: it is missing", at);
         json_t *arguments = st_call_arguments(json_object_get(function, "arguments"));
-        json_t *entry = json_pack("{s:s, s:{s:s, s:o}}", "type", "function", "function", "name", name, "arguments", arguments);
+        json_t *entry =
+            json_pack("{s:s, s:{s:s, s:o}}", "type", "function", "function", "name", name, "arguments", arguments);
         if (!entry || (id && json_object_set_new(entry, "id", json_string(id)) != 0) ||
             json_array_append_new(list, entry) != 0)
             return st_call_out_of_memory(error);
@@ -122,8 +123,8 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
         return false;
     static const struct {
         const char *name, *as;
-    } roles[] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"},
-                 {"tool", "tool"}, {"function", "tool"}};
+    } roles[] = {{"system", "system"},       {"developer", "system"}, {"user", "user"},
+                 {"assistant", "assistant"}, {"tool", "tool"},        {"function", "tool"}};
     const char *as = NULL;
     for (size_t i = 0; role && i < sizeof roles / sizeof *roles; i++)
         if (strcmp(role, roles[i].name) == 0)
@@ -131,8 +132,7 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
     if (!as) {
         char where[ST_PATH];
         st_body_path(where, sizeof where, path, "role");
-        return st_refuse(error, 400, NULL, where,
-                         "%s: expected system, developer, user, assistant or tool", where);
+        return st_refuse(error, 400, NULL, where, "%s: expected system, developer, user, assistant or tool", where);
     }
     json_t *content = plain_content(json_object_get(message, "content"), path, error);
     if (!content)
@@ -157,7 +157,8 @@ static bool read_messages(struct st_call *call, const json_t *body, struct st_ap
 {
     const json_t *messages = json_object_get(body, "messages");
     if (!json_is_array(messages))
-        return st_refuse(error, 400, NULL, "messages", "messages: expected an array, got %s", st_body_type_name(messages));
+        return st_refuse(error, 400, NULL, "messages", "messages: expected an array, got %s",
+                         st_body_type_name(messages));
     if (json_array_size(messages) == 0)
         return st_refuse(error, 400, NULL, "messages", "messages: it is empty");
     for (size_t i = 0; i < json_array_size(messages); i++)
@@ -178,7 +179,8 @@ static bool wants_tools(const json_t *body, bool *wanted, struct st_api_error *e
         *wanted = false;
         return true;
     }
-    return st_refuse(error, 400, "unsupported_value", "tool_choice", "tool_choice: only \"auto\" and \"none\" are supported");
+    return st_refuse(error, 400, "unsupported_value", "tool_choice",
+                     "tool_choice: only \"auto\" and \"none\" are supported");
 }
 
 static bool read_tools(struct st_call *call, const json_t *body, struct st_api_error *error)
@@ -239,9 +241,11 @@ static bool read_thinking(struct st_call *call, const json_t *body, struct st_ap
     }
     const char *key;
     json_t *value;
-    json_object_foreach (extra, key, value) {
+    json_object_foreach(extra, key, value)
+    {
         if (strcmp(key, "messages") == 0 || strcmp(key, "tools") == 0)
-            return st_refuse(error, 400, NULL, "chat_template_kwargs", "chat_template_kwargs: \"%s\" cannot be set here", key);
+            return st_refuse(error, 400, NULL, "chat_template_kwargs",
+                             "chat_template_kwargs: \"%s\" cannot be set here", key);
         if (json_object_set(call->options, key, value) != 0)
             return st_call_out_of_memory(error);
     }
@@ -283,7 +287,8 @@ bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api
     bool generation_prompt = true, continues = false;
     if (!st_body_bool(body, "", "stream", &call->stream, error) ||
         !st_body_container(body, "", "stream_options", JSON_OBJECT, &stream_options, error) ||
-        (stream_options && !st_body_bool(stream_options, "stream_options", "include_usage", &call->include_usage, error)) ||
+        (stream_options &&
+         !st_body_bool(stream_options, "stream_options", "include_usage", &call->include_usage, error)) ||
         !st_body_integer(body, "", "n", 1, 128, &n, error) ||
         !st_body_integer(body, "", "max_tokens", -1, INT_MAX, &max_tokens, error) ||
         !st_body_integer(body, "", "max_completion_tokens", -1, INT_MAX, &max_tokens, error) ||

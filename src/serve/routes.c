@@ -81,8 +81,8 @@ static bool host_name(const char *host, char *name, size_t size)
     return true;
 }
 
-/* A page elsewhere can make a browser look its own name up to this machine's address, but it cannot choose the name that
- * is then in Host: an address, localhost and the names that were listed are safe. */
+/* A page elsewhere can make a browser look its own name up to this machine's address, but it cannot choose the name
+ * that is then in Host: an address, localhost and the names that were listed are safe. */
 static bool host_allowed(const struct st_server *s, const struct st_exchange *x)
 {
     const char *host = st_exchange_header(x, "Host");
@@ -177,7 +177,8 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
     } else if (st_server_state(s, &part, NULL) != ST_READY) {
         st_refuse(&error, 503, "loading", NULL, "the model is being loaded (%.0f %%)", 100 * part);
     } else if (answer ? s->answers > s->options.queue : s->job_count > s->options.queue + 64) {
-        st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later", s->options.queue);
+        st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
+                  s->options.queue);
     } else {
         st_call_init(&call, route->kind, &s->sampling);
         if (st_call_read(&call, x->body, x->body_size, &error)) {

@@ -5,22 +5,22 @@
 #include "serve/backend.h"
 
 struct st_serve_options {
-    const char *host;               /* address to bind, "127.0.0.1" */
-    int port;                       /* 0: any free one */
-    const char *const *keys;        /* API keys; none: open, with Host and Origin checked */
+    const char *host;        /* address to bind, "127.0.0.1" */
+    int port;                /* 0: any free one */
+    const char *const *keys; /* API keys; none: open, with Host and Origin checked */
     size_t key_count;
-    const char *const *origins;     /* web pages of other origins that may call, or "*" */
+    const char *const *origins; /* web pages of other origins that may call, or "*" */
     size_t origin_count;
-    const char *const *names;       /* host names under which clients reach this server, besides addresses and localhost */
+    const char *const *names; /* host names under which clients reach this server, besides addresses and localhost */
     size_t name_count;
-    const char *alias;              /* model name to show, NULL: the backend's */
-    size_t queue;                   /* answers that may wait while one is computed; one more gets a 429 */
+    const char *alias; /* model name to show, NULL: the backend's */
+    size_t queue;      /* answers that may wait while one is computed; one more gets a 429 */
     int max_connections;
-    size_t max_body;                /* bytes */
-    size_t max_pending;             /* unread bytes of a streamed answer before its client is cut off */
-    int request_seconds;            /* to deliver a request */
-    int answer_seconds;             /* longest time to compute one answer, 0: any */
-    int keepalive_ms;               /* between signs of life in a stream */
+    size_t max_body;                 /* bytes */
+    size_t max_pending;              /* unread bytes of a streamed answer before its client is cut off */
+    int request_seconds;             /* to deliver a request */
+    int answer_seconds;              /* longest time to compute one answer, 0: any */
+    int keepalive_ms;                /* between signs of life in a stream */
     struct strata_sampling sampling; /* defaults; values below 0: the model's. Only temperature to repetition penalty */
     bool log_requests, log_prompts;
     void (*log)(void *user, const char *line); /* from the event thread; line has no line break */
@@ -32,6 +32,7 @@ void st_serve_default(struct st_serve_options *options);
 
 /* Serves until SIGINT or SIGTERM. Takes over the backend, which is loaded by its engine thread while the port already
  * answers, and frees it. */
-enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options, struct strata_error *err);
+enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options,
+                            struct strata_error *err);
 
 #endif

@@ -235,8 +235,8 @@ static void finish_job(struct st_server *s, struct st_job *job)
         st_histogram_add(&s->metrics.duration, now - job->arrived);
         if (s->options.log_requests)
             st_server_log(s, "#%llu %s %d: prompt %zu tokens (%zu reused), %zu generated, %.2f s, %s",
-                          (unsigned long long)job->number, job->route, job->status, job->count, job->stats.reused_tokens,
-                          job->generated, now - job->arrived, p->finish);
+                          (unsigned long long)job->number, job->route, job->status, job->count,
+                          job->stats.reused_tokens, job->generated, now - job->arrived, p->finish);
         s->answers--;
     }
     if (job->status && !job->counted)
@@ -276,7 +276,8 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         [ST_CALL_TEMPLATE] = &st_format_small};
     static const char *const prefixes[] = {
         [ST_CALL_CHAT] = "chatcmpl-", [ST_CALL_COMPLETION] = "cmpl-", [ST_CALL_MESSAGES] = "msg_",
-        [ST_CALL_COUNT_TOKENS] = "", [ST_CALL_TOKENIZE] = "", [ST_CALL_DETOKENIZE] = "", [ST_CALL_TEMPLATE] = ""};
+        [ST_CALL_COUNT_TOKENS] = "",  [ST_CALL_TOKENIZE] = "",        [ST_CALL_DETOKENIZE] = "",
+        [ST_CALL_TEMPLATE] = ""};
     struct st_job *job = calloc(1, sizeof *job);
     if (!job) {
         struct st_api_error error;
@@ -568,8 +569,9 @@ static enum strata_result set_up(struct st_server *s, struct strata_error *err)
     s->term_event = evsignal_new(s->base, SIGTERM, on_signal, s);
     int tick_ms = o->keepalive_ms / 2 < 500 ? o->keepalive_ms / 2 : 500;
     struct timeval tick = {tick_ms / 1000, tick_ms % 1000 * 1000 + 1};
-    if (!s->outbox_event || !s->tick_event || !s->int_event || !s->term_event || event_add(s->outbox_event, NULL) != 0 ||
-        event_add(s->tick_event, &tick) != 0 || event_add(s->int_event, NULL) != 0 || event_add(s->term_event, NULL) != 0)
+    if (!s->outbox_event || !s->tick_event || !s->int_event || !s->term_event ||
+        event_add(s->outbox_event, NULL) != 0 || event_add(s->tick_event, &tick) != 0 ||
+        event_add(s->int_event, NULL) != 0 || event_add(s->term_event, NULL) != 0)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");
     struct st_http_options http = {.host = o->host,
                                    .port = o->port,
@@ -612,7 +614,8 @@ static void tear_down(struct st_server *s)
     free(s);
 }
 
-enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options, struct strata_error *err)
+enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options,
+                            struct strata_error *err)
 {
     struct st_server *s = calloc(1, sizeof *s);
     if (!s) {
@@ -632,7 +635,8 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
     enum strata_result r = set_up(s, err);
     if (r == STRATA_OK) {
         const char *bracket = strchr(options->host, ':') ? "[" : "";
-        st_server_log(s, "listening on http://%s%s%s:%d", bracket, options->host, *bracket ? "]" : "", st_http_port(s->http));
+        st_server_log(s, "listening on http://%s%s%s:%d", bracket, options->host, *bracket ? "]" : "",
+                      st_http_port(s->http));
         if (event_base_dispatch(s->base) < 0)
             r = st_fail(err, STRATA_E_IO, "server: the event loop failed");
         pthread_mutex_lock(&s->lock);

@@ -33,8 +33,8 @@ void st_answer_health(struct st_server *s, struct st_exchange *x)
     }
     json_t *value = json_pack("{s:s, s:f, s:s, s:{s:s, s:s, s:s, s:n}}", "status", s->stopping ? "stopping" : "loading",
                               "progress", part, "step", what, "error", "message",
-                              s->stopping ? "the server is stopping" : "the model is being loaded", "type", "server_error",
-                              "code", s->stopping ? "stopping" : "loading", "param");
+                              s->stopping ? "the server is stopping" : "the model is being loaded", "type",
+                              "server_error", "code", s->stopping ? "stopping" : "loading", "param");
     char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
     st_metrics_request(&s->metrics, "/health", 503);
@@ -51,11 +51,12 @@ static json_t *model_json(const struct st_server *s, const struct st_backend_inf
     gmtime_r(&s->begun_wall, &utc);
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
     const char *name = shown_name(s, info);
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:{s:s, s:I, s:I, s:I, s:I, s:I}}", "id", name, "object", "model",
-                     "created", (json_int_t)s->begun_wall, "owned_by", "strata", "type", "model", "display_name", name,
-                     "created_at", created, "meta", "architecture", info->architecture, "n_params",
-                     (json_int_t)info->parameters, "size", (json_int_t)info->bytes, "n_ctx", (json_int_t)info->context,
-                     "n_ctx_train", (json_int_t)info->trained_context, "n_vocab", (json_int_t)info->vocabulary);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:{s:s, s:I, s:I, s:I, s:I, s:I}}", "id", name, "object",
+                     "model", "created", (json_int_t)s->begun_wall, "owned_by", "strata", "type", "model",
+                     "display_name", name, "created_at", created, "meta", "architecture", info->architecture,
+                     "n_params", (json_int_t)info->parameters, "size", (json_int_t)info->bytes, "n_ctx",
+                     (json_int_t)info->context, "n_ctx_train", (json_int_t)info->trained_context, "n_vocab",
+                     (json_int_t)info->vocabulary);
 }
 
 void st_answer_models(struct st_server *s, struct st_exchange *x)
@@ -67,8 +68,8 @@ void st_answer_models(struct st_server *s, struct st_exchange *x)
     const char *name = shown_name(s, &info);
     if (strcmp(x->path, "/v1/models") == 0) {
         st_reply_json(s, x, "/v1/models",
-                      json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data", model_json(s, &info), "has_more", 0,
-                                "first_id", name, "last_id", name));
+                      json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data", model_json(s, &info),
+                                "has_more", 0, "first_id", name, "last_id", name));
         return;
     }
     if (strcmp(x->path + strlen("/v1/models/"), name) == 0) {
@@ -87,13 +88,14 @@ void st_answer_props(struct st_server *s, struct st_exchange *x)
     struct st_backend_info info;
     s->backend->ops->info(s->backend, &info);
     const struct strata_sampling *p = &s->sampling;
-    json_t *params = json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i}", "temperature", (double)p->temperature, "top_k",
-                               p->top_k, "top_p", (double)p->top_p, "min_p", (double)p->min_p, "repeat_penalty",
-                               (double)p->repetition_penalty, "frequency_penalty", (double)p->frequency_penalty,
-                               "presence_penalty", (double)p->presence_penalty, "repeat_last_n", p->penalty_window);
+    json_t *params =
+        json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i}", "temperature", (double)p->temperature, "top_k", p->top_k,
+                  "top_p", (double)p->top_p, "min_p", (double)p->min_p, "repeat_penalty", (double)p->repetition_penalty,
+                  "frequency_penalty", (double)p->frequency_penalty, "presence_penalty", (double)p->presence_penalty,
+                  "repeat_last_n", p->penalty_window);
     st_reply_json(s, x, "/props",
-                  json_pack("{s:{s:I, s:o}, s:i, s:s, s:s, s:s, s:{s:b, s:b}, s:s}", "default_generation_settings", "n_ctx",
-                            (json_int_t)info.context, "params", params, "total_slots", 1, "model_alias",
+                  json_pack("{s:{s:I, s:o}, s:i, s:s, s:s, s:s, s:{s:b, s:b}, s:s}", "default_generation_settings",
+                            "n_ctx", (json_int_t)info.context, "params", params, "total_slots", 1, "model_alias",
                             shown_name(s, &info), "model_path", info.path, "chat_template",
                             info.chat_template ? info.chat_template : "", "modalities", "vision", 0, "audio", 0,
                             "build_info", strata_build()));
@@ -114,13 +116,14 @@ void st_answer_slots(struct st_server *s, struct st_exchange *x)
     struct st_backend_info info;
     s->backend->ops->info(s->backend, &info);
     const struct st_job *job = running(s);
-    json_t *slot = json_pack("{s:i, s:I, s:b}", "id", 0, "n_ctx", (json_int_t)info.context, "is_processing", job != NULL);
+    json_t *slot =
+        json_pack("{s:i, s:I, s:b}", "id", 0, "n_ctx", (json_int_t)info.context, "is_processing", job != NULL);
     if (job) {
         json_object_set_new(slot, "id_task", json_integer((json_int_t)job->number));
         json_object_set_new(slot, "n_prompt_tokens", json_integer((json_int_t)job->count));
         json_object_set_new(slot, "n_prompt_tokens_processed", json_integer((json_int_t)job->prompt_done));
-        json_object_set_new(slot, "next_token", json_pack("[{s:I, s:b}]", "n_decoded", (json_int_t)job->generated,
-                                                          "has_next_token", 1));
+        json_object_set_new(slot, "next_token",
+                            json_pack("[{s:I, s:b}]", "n_decoded", (json_int_t)job->generated, "has_next_token", 1));
         json_object_set_new(slot, "params",
                             json_pack("{s:f, s:i, s:f, s:I}", "temperature", (double)job->call.sampling.temperature,
                                       "top_k", job->call.sampling.top_k, "top_p", (double)job->call.sampling.top_p,
@@ -157,11 +160,11 @@ static json_t *active_json(const struct st_job *job, double now)
 
 static json_t *past_json(const struct st_past *p, double now)
 {
-    return json_pack("{s:I, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f}", "id", (json_int_t)p->number, "route",
-                     p->route, "status", p->status, "finish", p->finish, "age_seconds", now - p->arrived, "wait_seconds",
-                     p->wait, "seconds", p->seconds, "prompt_tokens", (json_int_t)p->prompt, "reused_tokens",
-                     (json_int_t)p->reused, "generated_tokens", (json_int_t)p->generated, "read_seconds", p->read_seconds,
-                     "generate_seconds", p->generate_seconds);
+    return json_pack("{s:I, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f}", "id", (json_int_t)p->number,
+                     "route", p->route, "status", p->status, "finish", p->finish, "age_seconds", now - p->arrived,
+                     "wait_seconds", p->wait, "seconds", p->seconds, "prompt_tokens", (json_int_t)p->prompt,
+                     "reused_tokens", (json_int_t)p->reused, "generated_tokens", (json_int_t)p->generated,
+                     "read_seconds", p->read_seconds, "generate_seconds", p->generate_seconds);
 }
 
 /* Tokens in each of the last full seconds, oldest first. */
@@ -218,15 +221,17 @@ void st_answer_metrics(struct st_server *s, struct st_exchange *x)
     st_metrics_write(&s->metrics, &out);
     st_metrics_value(&out, "queue_requests", "gauge", "Requests that wait or are computed.", (double)s->answers);
     st_metrics_value(&out, "connections", "gauge", "Open connections.", (double)st_http_connections(s->http));
-    st_metrics_value(&out, "connections_refused_total", "counter", "Connections over the limit.", (double)counts.refused);
-    st_metrics_value(&out, "slow_requests_total", "counter", "Connections closed because a request took too long to arrive.",
-                     (double)counts.slow_requests);
+    st_metrics_value(&out, "connections_refused_total", "counter", "Connections over the limit.",
+                     (double)counts.refused);
+    st_metrics_value(&out, "slow_requests_total", "counter",
+                     "Connections closed because a request took too long to arrive.", (double)counts.slow_requests);
     st_metrics_value(&out, "slow_readers_total", "counter", "Clients cut off because they did not read their answer.",
                      (double)counts.slow_readers);
     st_metrics_value(&out, "resident_bytes", "gauge", "Memory of the process.", (double)resident());
     st_metrics_value(&out, "uptime_seconds", "gauge", "Time since the start.", st_now() - s->begun);
     st_metrics_value(&out, "ready", "gauge", "1 when the model is loaded.", st_server_state(s, NULL, NULL) == ST_READY);
     st_metrics_request(&s->metrics, "/metrics", 200);
-    st_exchange_send(x, out.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8", st_buffer_string(&out), out.size);
+    st_exchange_send(x, out.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8", st_buffer_string(&out),
+                     out.size);
     st_buffer_free(&out);
 }

@@ -102,6 +102,13 @@ class Server:
             raise AssertionError(f"{path}: {response.status} {response.body!r}")
         return json.loads(response.body)
 
+    @property
+    def sanitized(self):
+        """Whether the program carries a sanitizer, whose memory is not the server's."""
+        with open(f"/proc/{self.process.pid}/exe", "rb") as f:
+            program = f.read()
+        return b"__asan_init" in program or b"__tsan_init" in program
+
     def socket(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 

@@ -5,9 +5,8 @@
  *   "read_us"    time per prompt token          "token_us" time per answer token
  *   "template"   chat template (default: plain ChatML)
  *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
- *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after: the
- *                number of tokens after which the device fails.
- * Without a match the answer repeats the last message. */
+ *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after:
+ * the number of tokens after which the device fails. Without a match the answer repeats the last message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +92,8 @@ static enum strata_result scripted_load(struct st_backend *b, st_backend_progres
     const json_t *template_text = json_object_get(s->script, "template");
     r = make_tokenizer(s, err);
     if (r == STRATA_OK)
-        r = st_chat_create(json_string_value(template_text), json_string_length(template_text), NULL, NULL, &s->chat, err);
+        r = st_chat_create(json_string_value(template_text), json_string_length(template_text), NULL, NULL, &s->chat,
+                           err);
     return r;
 }
 
@@ -126,14 +126,15 @@ static enum strata_result scripted_tokenize(const struct st_backend *b, const ch
                                             int32_t **ids, size_t *count, struct strata_error *err)
 {
     struct st_ids list = {0};
-    enum strata_result r = st_tokenizer_encode(((const struct scripted *)b)->tokenizer, text, size, special, &list, err);
+    enum strata_result r =
+        st_tokenizer_encode(((const struct scripted *)b)->tokenizer, text, size, special, &list, err);
     *ids = list.data;
     *count = list.count;
     return r;
 }
 
-static enum strata_result scripted_detokenize(const struct st_backend *b, const int32_t *ids, size_t count, bool special,
-                                              char **text, size_t *size, struct strata_error *err)
+static enum strata_result scripted_detokenize(const struct st_backend *b, const int32_t *ids, size_t count,
+                                              bool special, char **text, size_t *size, struct strata_error *err)
 {
     (void)err;
     const struct scripted *s = (const struct scripted *)b;
@@ -199,7 +200,8 @@ static const json_t *find_answer(const struct scripted *s, const char *message)
 {
     size_t i;
     json_t *answer;
-    json_array_foreach (json_object_get(s->script, "answers"), i, answer) {
+    json_array_foreach(json_object_get(s->script, "answers"), i, answer)
+    {
         const char *match = json_string_value(json_object_get(answer, "match"));
         if (match && strstr(message, match))
             return answer;
@@ -227,7 +229,8 @@ static char *answer_text(const json_t *answer, const char *message)
 }
 
 /* Reads the prompt with a pause per token, as an engine does: what is held already is skipped. */
-static bool read_prompt(struct scripted *s, const struct strata_request *request, int64_t read_us, struct strata_stats *stats)
+static bool read_prompt(struct scripted *s, const struct strata_request *request, int64_t read_us,
+                        struct strata_stats *stats)
 {
     size_t same = 0;
     while (same < s->held_count && same + 1 < request->count && s->held[same] == request->ids[same])
@@ -244,7 +247,8 @@ static bool read_prompt(struct scripted *s, const struct strata_request *request
         stats->read_tokens += more;
         stats->read_seconds += 1e-6 * (double)((int64_t)more * read_us);
     }
-    struct strata_event e = {.kind = STRATA_EVENT_PROMPT, .prompt_done = request->count, .prompt_total = request->count};
+    struct strata_event e = {
+        .kind = STRATA_EVENT_PROMPT, .prompt_done = request->count, .prompt_total = request->count};
     return request->event(request->user, &e);
 }
 

@@ -21,7 +21,6 @@ from harness import Server, events  # noqa: E402
 from tap import main, test  # noqa: E402
 
 CLIENTS = 64
-SANITIZED = sys.argv[1].endswith(("-address", "-thread"))
 SCRIPT = {"answers": [{"match": "story", "text": "Once upon a time there was a layer of chalk. ", "repeat": 4, "token_us": 10}]}
 
 
@@ -126,7 +125,7 @@ def everyone_gets_an_answer_or_a_429_and_memory_stays():
         print(f"# {got}; memory {before} before, {after} after ({100 * (after - before) / before:+.2f} %)")
         assert got.get("complete", 0) >= CLIENTS and got.get("429", 0) > 0, got
         # A sanitizer keeps freed memory for a while and its own notes about every thread: it finds leaks in its own way.
-        assert SANITIZED or after <= 1.05 * before, (before, after)
+        assert s.sanitized or after <= 1.05 * before, (before, after)
         assert s.json("/v1/status")["connections"] <= 2
         assert s.stop() == 0
 

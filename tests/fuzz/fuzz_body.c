@@ -10,7 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_refusal(const struct st_api_error *error)
 {
     /* Memory is the one other reason: 503. */
-    if ((error->status != 400 && error->status != 503) || !*error->message || strlen(error->param) >= sizeof error->param)
+    if ((error->status != 400 && error->status != 503) || !*error->message ||
+        strlen(error->param) >= sizeof error->param)
         abort();
 }
 
@@ -23,9 +24,8 @@ static void check_call(struct st_call *call)
     free(options);
     size_t i;
     json_t *message;
-    json_array_foreach (call->messages, i, message)
-        if (!json_is_string(json_object_get(message, "role")) || !json_is_string(json_object_get(message, "content")))
-            abort();
+    json_array_foreach(call->messages, i, message) if (!json_is_string(json_object_get(message, "role")) ||
+                                                       !json_is_string(json_object_get(message, "content"))) abort();
     if (call->max_tokens < 0 || call->sampling.logprobs > 20 || call->sampling.top_p <= 0)
         abort();
     st_call_move_system(call);
