@@ -38,7 +38,7 @@ EVIL = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2"
 `<script>window.pwned = 9</script>` the end of it
 """
 SCRIPT = {"answers": [
-    {"match": "program", "text": CODE, "token_us": 500},
+    {"match": "program", "text": CODE, "token_us": 5000},
     {"match": "evil", "text": EVIL},
     {"match": "slow", "text": "word ", "repeat": 2000, "token_us": 1000},
     {"match": "think", "text": "<think>\nFirst I count the layers.\n</think>\n\nThere are **three** layers.", "token_us": 500},
@@ -96,9 +96,12 @@ def with_page(script=None, args=(), **more):
 @test
 @with_page()
 def an_answer_streams_as_markdown(s, p):
+    p.js("""window.seen = new Set();
+        new MutationObserver(() => seen.add(document.querySelector('.message.live .markdown')?.innerText.length)).observe(
+            document.body, {subtree: true, childList: true, characterData: true})""")
     p.say("write a program")
-    p.wait("a part of the answer", "return document.querySelector('.message.live .markdown')?.innerText.length > 3")
     text = p.answered(1)
+    assert p.js("return seen.size") > 3, "it came in pieces"
     assert "Here is a small program" in text and "tok/s" in text, text
     assert p.text(".code pre") == "int main(void)\n{\n    return 0;\n}\n" or "return 0;" in p.text(".code pre")
     assert p.text(".code-head span") == "c" and p.count(".markdown table td") == 2 and p.count(".markdown ol li") == 2
