@@ -3,7 +3,6 @@
  * Our own declarations of the functions that are called, by the exact symbol of the form that is declared here (cuda.h
  * maps plain names to suffixed ones; the plain symbols are older forms with 32-bit sizes). Numbers and signatures:
  * cuda.h of CUDA 13.0. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -473,7 +472,6 @@ static void cuda_close(struct st_rt *rt)
     if (!cuda)
         return;
     st_stream_rt_free(&cuda->common);
-    dlclose(cuda->library);
     free(cuda);
 }
 

@@ -372,7 +372,6 @@ static void hip_close(struct st_rt *rt)
     if (!hip)
         return;
     st_stream_rt_free(&hip->common);
-    dlclose(hip->library);
     free(hip);
 }
 
@@ -427,10 +426,8 @@ static int newer_version(void)
         char name[32];
         snprintf(name, sizeof name, "libamdhip64.so.%d", version);
         void *library = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-        if (library) {
-            dlclose(library);
+        if (library)
             return version;
-        }
     }
     return 0;
 }

@@ -4,7 +4,6 @@
  * and is handed back only after our own hash of it matched, because a damaged binary can end the process inside a
  * driver. Device memory is shared virtual memory, so that addresses are real numbers on the device and tables of
  * pointers work. Numbers: Khronos OpenCL-Headers. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -291,7 +290,6 @@ static void opencl_close(struct st_rt *rt)
     if (!cl)
         return;
     free(cl->places);
-    dlclose(cl->library);
     free(cl);
 }
 

@@ -9,12 +9,19 @@
 #include "runtime/copy.h"
 #include "scenario.h"
 
+extern const struct st_runtime st_runtime_cuda, st_runtime_hip, st_runtime_opencl;
+
 enum strata_result st_open_double(const char *runtime, const char *library, const char *config, const char *devices,
                                   const char *tree, enum st_check check, struct st_devices **set,
                                   struct strata_error *err)
 {
     setenv("STRATA_DOUBLE", config, 1);
     struct st_device_options options = {.devices = devices, .check = check, .sysfs = tree ? tree : "/nonexistent"};
+    static const struct st_runtime *const only[][2] = {
+        {&st_runtime_cuda, NULL}, {&st_runtime_hip, NULL}, {&st_runtime_opencl, NULL}};
+    for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
+        if (strcmp(only[i][0]->name, runtime) == 0)
+            options.runtimes = only[i];
     options.libraries[0].runtime = runtime;
     options.libraries[0].path = library;
     return st_devices_open(&options, set, err);

@@ -71,9 +71,14 @@ static enum strata_result open_set(int version, const char *config, const char *
 }
 
 /* Whether this build has AMD images that serve the doubles. */
+static bool has_image(const char *arch)
+{
+    return st_image_find(&st_images_builtin, "copy", arch, false) != NULL;
+}
+
 static bool has_images(void)
 {
-    return st_image_find(&st_images_builtin, "copy", "gfx1100", false) != NULL;
+    return has_image("gfx1100");
 }
 
 static void both_shapes_of_the_library_describe_their_cards(void **state)
@@ -84,7 +89,7 @@ static void both_shapes_of_the_library_describe_their_cards(void **state)
         struct strata_error err = {0};
         enum strata_result r =
             open_set(version, "count=2 arch=gfx1100,gfx1201", "hip:0,hip:1", NULL, ST_CHECK_NONE, &set, &err);
-        if (has_images())
+        if (has_images() && has_image("gfx1201"))
             assert_ok(r, &err);
         assert_int_equal(set->count, 2);
         const struct st_device_info *a = &set->list[0].info, *b = &set->list[1].info;
