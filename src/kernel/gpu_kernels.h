@@ -29,7 +29,9 @@
     X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true)                                             \
     X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppcccccciii", 256, 1, 1, true)                                            \
     X(GDN_CONV, "st_gdn_conv", "gdn", "ppcccccii", 256, 1, 1, true)                                                    \
-    X(GDN_STEP, "st_gdn_step", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                             \
+    X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                         \
+    X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                       \
+    X(GDN_STEP_64, "st_gdn_step_64", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                       \
     X(QSA_HEADS, "st_qsa_heads", "qsa", "ppppcccccccccciiiiiiiiif", 256, 1, 1, true)                                   \
     X(QSA_POOL, "st_qsa_pool", "qsa", "pccccccccciiiiiif", 256, 1, 1, true)                                            \
     X(QSA_RING, "st_qsa_ring", "qsa", "ppcccciii", 256, 1, 1, true)                                                    \

@@ -5,7 +5,6 @@
 
 enum {
     ITEMS = 256,
-    GDN_PART = 64,  /* rows of the state that a work-item holds */
     DIM_MAX = 256,  /* of attention heads and of the recurrence's keys */
     SPLITS_MAX = 16,
     SPLIT_POSITIONS = 128, /* fewest positions that are worth a group of their own */
@@ -228,7 +227,10 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
 {
     (void)t;
     uint32_t n = (uint32_t)a->rows->n, parts = a->value_dim && ITEMS % a->value_dim == 0 ? ITEMS / a->value_dim : 0;
-    if (parts == 0 || a->key_dim % parts || a->key_dim / parts > GDN_PART || a->key_dim > DIM_MAX)
+    /* Rows of the state that a work-item holds: the kernels' names. */
+    uint32_t part = parts && a->key_dim % parts == 0 && a->key_dim <= DIM_MAX ? a->key_dim / parts : 0;
+    enum st_gpu_kernel step = part == 4 ? ST_GPU_GDN_STEP_4 : part == 16 ? ST_GPU_GDN_STEP_16 : ST_GPU_GDN_STEP_64;
+    if (part != 4 && part != 16 && part != 64)
         return st_fail(err, STRATA_E_UNSUPPORTED, "gated delta network: no kernel for a state of %u x %u", a->key_dim,
                        a->value_dim);
     struct call c = call(list, ST_GPU_GDN_CONV, groups(a->channels), n);
@@ -241,7 +243,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put(&c, a->rows->span);
     put_int(&c, a->channels);
     put_int(&c, a->taps);
-    c = call(list, ST_GPU_GDN_STEP, a->value_heads, n);
+    c = call(list, step, a->value_heads, n);
     put(&c, a->o);
     put(&c, a->state);
     put(&c, a->c);

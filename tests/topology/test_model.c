@@ -101,11 +101,11 @@ static void one_stage_lacks_a_kernel_image(void **state)
     (void)state;
     struct strata_error err;
     struct strata_engine *e;
-    struct machine both = {"sim:gfx1100:24G,sim:gfx1201:16G:lacks=st_gdn_step", "3,2", "cpu", 64};
+    struct machine both = {"sim:gfx1100:24G,sim:gfx1201:16G:lacks=st_gdn_step_4", "3,2", "cpu", 64};
     assert_int_equal(open_engine(&both, &e, &err), STRATA_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "sim:1"));
     assert_non_null(strstr(err.text, "gfx1201"));
-    assert_non_null(strstr(err.text, "st_gdn_step"));
+    assert_non_null(strstr(err.text, "st_gdn_step_4"));
     struct machine alone = {"sim:gfx1100:24G", NULL, "cpu", 64};
     check_machine(&alone, lengths + 3, 1);
 }

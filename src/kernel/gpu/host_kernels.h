@@ -101,7 +101,9 @@
     X(ppccccciif, st_ngram_gate)                                                                                       \
     X(ppcccccciii, st_ngram_conv)                                                                                      \
     X(ppcccccii, st_gdn_conv)                                                                                          \
-    X(ppccccccccciiiif, st_gdn_step)                                                                                   \
+    X(ppccccccccciiiif, st_gdn_step_4)                                                                                 \
+    X(ppccccccccciiiif, st_gdn_step_16)                                                                                \
+    X(ppccccccccciiiif, st_gdn_step_64)                                                                                \
     X(ppppcccccccccciiiiiiiiif, st_qsa_heads)                                                                          \
     X(pccccccccciiiiiif, st_qsa_pool)                                                                                  \
     X(ppcccciii, st_qsa_ring)                                                                                          \
