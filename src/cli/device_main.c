@@ -22,17 +22,18 @@ static const char *number_text(int32_t value, char out[16])
 
 static void print_kernel(const struct st_image *image, const struct st_image_kernel *kernel)
 {
-    char registers[16], spills[16], scratch[16], local[16], lanes[16];
-    printf("%-15s %-10s %-22s %9s %7s %8s %7s %6s\n", image->arch, image->module, kernel->name,
+    char registers[16], spills[16], scalar[16], scratch[16], local[16], lanes[16];
+    printf("%-15s %-10s %-22s %9s %7s %7s %8s %7s %6s\n", image->arch, image->module, kernel->name,
            number_text(kernel->registers, registers), number_text(kernel->spills, spills),
-           number_text(kernel->scratch, scratch), number_text(kernel->local, local), number_text(kernel->lanes, lanes));
+           number_text(kernel->scalar_spills, scalar), number_text(kernel->scratch, scratch),
+           number_text(kernel->local, local), number_text(kernel->lanes, lanes));
 }
 
 static json_t *kernel_json(const struct st_image *image, const struct st_image_kernel *kernel)
 {
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i}", "arch", image->arch, "module", image->module, "kernel",
-                     kernel->name, "registers", kernel->registers, "spills", kernel->spills, "scratch", kernel->scratch,
-                     "local", kernel->local, "lanes", kernel->lanes);
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", image->arch, "module", image->module,
+                     "kernel", kernel->name, "registers", kernel->registers, "spills", kernel->spills, "scalar_spills",
+                     kernel->scalar_spills, "scratch", kernel->scratch, "local", kernel->local, "lanes", kernel->lanes);
 }
 
 /* Sources are compiled by a driver, so nothing is known of their kernels before. */
@@ -69,8 +70,8 @@ static int show_images(bool json)
 {
     json_t *list = json ? json_array() : NULL;
     if (!json)
-        printf("%-15s %-10s %-22s %9s %7s %8s %7s %6s\n", "arch", "module", "kernel", "registers", "spills", "scratch",
-               "local", "lanes");
+        printf("%-15s %-10s %-22s %9s %7s %7s %8s %7s %6s\n", "arch", "module", "kernel", "registers", "spills",
+               "scalar", "scratch", "local", "lanes");
     for (size_t i = 0; i < st_images_builtin.count; i++) {
         struct strata_error err = {0};
         if (show_image(&st_images_builtin.list[i], list, &err) != STRATA_OK) {

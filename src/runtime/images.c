@@ -217,7 +217,7 @@ static struct st_image_kernel *kernels_add(struct kernels *k)
     }
     struct st_image_kernel *kernel = &k->list[k->count++];
     *kernel = (struct st_image_kernel){
-        .registers = -1, .spills = -1, .scratch = -1, .local = -1, .lanes = -1, .max_group = -1};
+        .registers = -1, .spills = -1, .scalar_spills = -1, .scratch = -1, .local = -1, .lanes = -1, .max_group = -1};
     return kernel;
 }
 
@@ -524,7 +524,8 @@ static bool read_kernel(struct pack *r, struct st_image_kernel *kernel)
         if (!pack_skip(r, 1))
             return false;
     }
-    kernel->spills = add_saturated(vector_spills, scalar_spills);
+    kernel->spills = vector_spills;
+    kernel->scalar_spills = scalar_spills;
     return kernel->name[0] != 0;
 }
 

@@ -53,7 +53,8 @@ bool st_arch_from_version(uint64_t version, char out[32]);
 struct st_image_kernel {
     char name[64];
     int32_t registers;     /* vector registers per work-item */
-    int32_t spills;        /* registers spilled */
+    int32_t spills;        /* vector registers spilled, to memory */
+    int32_t scalar_spills; /* scalar registers spilled: to lanes of vector registers, no memory while scratch is 0 */
     int32_t scratch;       /* bytes per work-item outside registers (spills, local arrays, calls) */
     int32_t local;         /* bytes of local memory per group */
     int32_t dynamic_local; /* of these, what a launch must ask for */

@@ -256,7 +256,8 @@ static void code_objects_are_read_by_their_note(void **state)
     assert_string_equal(arch, "gfx1103");
     assert_string_equal(kernels[0].name, "k");
     assert_int_equal(kernels[0].registers, 300);
-    assert_int_equal(kernels[0].spills, 5);
+    assert_int_equal(kernels[0].spills, 2);
+    assert_int_equal(kernels[0].scalar_spills, 3);
     assert_int_equal(kernels[0].lanes, 32);
     assert_int_equal(kernels[0].group[0], 64);
     assert_string_equal(kernels[0].problem, "");
