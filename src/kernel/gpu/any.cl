@@ -64,8 +64,10 @@ struct any_part {
 INLINE void any_nibbles(struct any_part *a, global const uchar *q, uint t0, uint t1, uint t2, uint t3)
 {
     UNROLL
-    for (uint i = 0; i < 4; i++)
+    for (uint i = 0; i < 4; i++) {
         st_lookup_nibbles(any_32(q + 4 * i), t0, t1, t2, t3, &a->w[i], &a->w[4 + i]);
+        st_sort_nibbles(&a->w[i], &a->w[4 + i]);
+    }
 }
 
 INLINE void any_byte(struct any_part *a, uint i, int code)
@@ -153,6 +155,8 @@ INLINE void any_open_small(struct any_part *a, global const uchar *row, uint typ
             uint low0, high0, low1, high1;
             st_lookup_nibbles(any_32(q), FP4_TABLE, &low0, &high0);
             st_lookup_nibbles(any_32(q + 4), FP4_TABLE, &low1, &high1);
+            st_sort_nibbles(&low0, &high0);
+            st_sort_nibbles(&low1, &high1);
             a->w[4 * t] = low0;
             a->w[4 * t + 1] = low1;
             a->w[4 * t + 2] = high0;

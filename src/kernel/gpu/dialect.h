@@ -242,6 +242,19 @@ INLINE void st_match_nibbles(uint *lower, uint *upper)
 #endif
 }
 
+/* The other way round: brings what st_lookup_nibbles gave into the order of the lower and of the upper nibbles. */
+INLINE void st_sort_nibbles(uint *lower, uint *upper)
+{
+#if defined(__NVPTX__)
+    const uint l = *lower, u = *upper;
+    *lower = __nvvm_prmt(l, u, 0x6420u);
+    *upper = __nvvm_prmt(l, u, 0x7531u);
+#else
+    (void)lower;
+    (void)upper;
+#endif
+}
+
 /* ---- float functions; e^x and what is made of it come from exact_math.h ---- */
 
 INLINE float st_fma(float a, float b, float c)
