@@ -366,7 +366,8 @@ static void device_close(struct st_stage *stage)
         st_wait(d->dev, d->dev->compute, NULL);
     for (int part = 0; part < 2; part++)
         for (int n = 0; n < GRAPHS; n++)
-            t->graph_free(d->graphs[part][n]);
+            if (d->graphs[part][n]) /* a runtime without graphs has no function to free them */
+                t->graph_free(d->graphs[part][n]);
     for (int i = 0; i < 2; i++) {
         t->event_free(d->piece_free[i]);
         t->host_free(d->dev->rt, d->piece[i]);
