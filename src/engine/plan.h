@@ -10,7 +10,7 @@ enum { ST_PLAN_STAGES = 16 };
 
 struct st_plan_stage {
     int found;        /* index in st_devices.list, -1: the CPU */
-    char name[16];    /* "cuda:0" */
+    char name[16];    /* as shown to people: "sim:0" */
     char arch[32];
     uint32_t first, end;
     uint64_t weights, state, buffers, scratch; /* bytes in the device's memory; on the CPU weights are the mapped file's */
@@ -30,7 +30,7 @@ struct st_plan_request {
     struct st_devices *devices;           /* opened; NULL: the CPU alone */
     const char *order;                    /* device list as the user wrote it: stages follow it; NULL or "auto" */
     const char *layer_split;              /* "auto" (NULL), or layers of each device: "10,38" */
-    const char *vram_limit;               /* NULL; "12G" for every device, "cuda:0=12G,hip:0=8G" */
+    const char *vram_limit;               /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
     uint64_t reserve;                     /* bytes that stay free on every device */
 };
 
