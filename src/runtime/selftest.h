@@ -1,4 +1,4 @@
-/* Runs every GPU kernel of a device on random inputs and compares it with the C reference, bit by bit; part of the
+/* Runs the copy, norm, product and expert kernels of a device on random inputs and compares it with the C reference, bit by bit; part of the
  * tests (tests/kernel) and of strata-device --selftest, so that a bad driver is found before a bad answer. */
 #ifndef ST_RUNTIME_SELFTEST_H
 #define ST_RUNTIME_SELFTEST_H
