@@ -12,30 +12,13 @@
 #include "kernel/gpu_experts.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
+#include "runtime/selftest_run.h"
 
-enum { GUARD = 256, GUARD_BYTE = 0x5a, BUFFERS = 8, GAMMA_SETS = 2 };
-
-/* One buffer of a case. want is what the reference leaves in it. */
-struct buffer {
-    st_addr device;
-    uint8_t *input, *want, *got; /* got and the device have GUARD bytes before and after */
-    size_t size;
-};
-
-struct run {
-    struct st_device *dev;
-    const struct st_selftest_options *options;
-    struct st_selftest_result *result;
-    uint64_t random;
-    struct buffer buffer[BUFFERS];
-    int buffers;
-    const char *family;
-    char shape[160], fault[200];
-};
+enum { GAMMA_SETS = 2 };
 
 /* ---- random inputs ---- */
 
-static uint64_t next_random(struct run *run)
+uint64_t st_test_random(struct st_test_run *run)
 {
     uint64_t z = run->random += 0x9e3779b97f4a7c15ull;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -43,46 +26,46 @@ static uint64_t next_random(struct run *run)
     return z ^ z >> 31;
 }
 
-static uint32_t below(struct run *run, uint32_t n)
+uint32_t st_test_below(struct st_test_run *run, uint32_t n)
 {
-    return (uint32_t)(next_random(run) >> 32) % n;
+    return (uint32_t)(st_test_random(run) >> 32) % n;
 }
 
 /* About normal, with a few large values and runs of zeros. */
-static void random_floats(struct run *run, float *x, size_t n)
+void st_test_floats(struct st_test_run *run, float *x, size_t n)
 {
     float scale = 1.0f;
     for (size_t i = 0; i < n; i++) {
         if (i % 32 == 0) {
-            uint32_t kind = below(run, 40);
-            scale = kind == 0 ? 0.0f : kind == 1 ? 1e-9f : ldexpf(1.0f, (int)below(run, 9) - 4);
+            uint32_t kind = st_test_below(run, 40);
+            scale = kind == 0 ? 0.0f : kind == 1 ? 1e-9f : ldexpf(1.0f, (int)st_test_below(run, 9) - 4);
         }
-        uint64_t r = next_random(run);
+        uint64_t r = st_test_random(run);
         int32_t sum = (int32_t)(r & 0xffff) + (int32_t)(r >> 16 & 0xffff) + (int32_t)(r >> 32 & 0xffff) - 98304;
         x[i] = (float)sum * 0x1p-15f * scale;
-        if (below(run, 97) == 0)
+        if (st_test_below(run, 97) == 0)
             x[i] *= 20.0f;
     }
 }
 
 /* A binary16 scale: mostly ordinary, some zero, some subnormal, both signs. */
-static uint16_t random_scale(struct run *run)
+static uint16_t random_scale(struct st_test_run *run)
 {
-    uint32_t kind = below(run, 30);
-    uint16_t sign = (uint16_t)(below(run, 2) << 15), mantissa = (uint16_t)below(run, 1024);
+    uint32_t kind = st_test_below(run, 30);
+    uint16_t sign = (uint16_t)(st_test_below(run, 2) << 15), mantissa = (uint16_t)st_test_below(run, 1024);
     if (kind == 0)
         return sign;
     if (kind == 1)
         return (uint16_t)(sign | mantissa);
-    return (uint16_t)(sign | (4 + below(run, 8)) << 10 | mantissa);
+    return (uint16_t)(sign | (4 + st_test_below(run, 8)) << 10 | mantissa);
 }
 
 /* Blocks of any content: every code and scale bit may occur, binary16 scales stay finite. */
-static void random_weights(struct run *run, int type, uint8_t *w, size_t bytes)
+static void random_weights(struct st_test_run *run, int type, uint8_t *w, size_t bytes)
 {
     const struct st_type_info *info = st_type_info(type);
     for (size_t i = 0; i < bytes; i++)
-        w[i] = (uint8_t)(next_random(run) >> 40);
+        w[i] = (uint8_t)(st_test_random(run) >> 40);
     for (size_t i = 0; i < bytes; i += info->block_bytes) {
         uint16_t d = random_scale(run), dmin = random_scale(run);
         memcpy(w + i, &d, 2);
@@ -93,12 +76,12 @@ static void random_weights(struct run *run, int type, uint8_t *w, size_t bytes)
 
 /* ---- buffers ---- */
 
-static void drop_buffers(struct run *run)
+void st_test_drop(struct st_test_run *run)
 {
     for (int i = 0; i < run->buffers; i++) {
-        struct buffer *b = &run->buffer[i];
+        struct st_test_buffer *b = &run->buffer[i];
         if (b->device)
-            run->dev->table->release(run->dev->rt, b->device - GUARD);
+            run->dev->table->release(run->dev->rt, b->device - ST_TEST_GUARD);
         free(b->input);
         free(b->want);
         free(b->got);
@@ -107,20 +90,20 @@ static void drop_buffers(struct run *run)
 }
 
 /* The next buffer of the case: input zeroed, for the caller to fill. */
-static enum strata_result add_buffer(struct run *run, size_t size, uint8_t **input, struct strata_error *err)
+enum strata_result st_test_add(struct st_test_run *run, size_t size, uint8_t **input, struct strata_error *err)
 {
-    struct buffer *b = &run->buffer[run->buffers++];
-    *b = (struct buffer){.size = size};
+    struct st_test_buffer *b = &run->buffer[run->buffers++];
+    *b = (struct st_test_buffer){.size = size};
     b->input = aligned_alloc(64, (size + 127) / 64 * 64);
     b->want = aligned_alloc(64, (size + 127) / 64 * 64);
-    b->got = malloc(size + 2 * GUARD);
+    b->got = malloc(size + 2 * ST_TEST_GUARD);
     if (!b->input || !b->want || !b->got)
         return st_fail(err, STRATA_E_MEMORY, "self-test: no memory for %zu bytes", size);
     memset(b->input, 0, (size + 127) / 64 * 64);
     *input = b->input;
-    enum strata_result r = run->dev->table->allocate(run->dev->rt, size + 2 * GUARD, &b->device, err);
+    enum strata_result r = run->dev->table->allocate(run->dev->rt, size + 2 * ST_TEST_GUARD, &b->device, err);
     if (r == STRATA_OK)
-        b->device += GUARD;
+        b->device += ST_TEST_GUARD;
     return r;
 }
 
@@ -128,39 +111,48 @@ static enum strata_result add_buffer(struct run *run, size_t size, uint8_t **inp
 typedef enum strata_result (*make_fn)(const void *params, const st_addr *at, struct st_gpu_launch *out,
                                       struct strata_error *err);
 
-static enum strata_result run_on_device(struct run *run, make_fn make, const void *params, struct strata_error *err)
+enum strata_result st_test_put(struct st_test_run *run, struct strata_error *err)
 {
-    const struct st_runtime *table = run->dev->table;
-    struct st_queue *queue = run->dev->compute;
-    struct st_gpu_launch launch;
-    st_addr at[BUFFERS] = {0};
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < run->buffers && r == STRATA_OK; i++) {
-        struct buffer *b = &run->buffer[i];
-        at[i] = b->device;
-        memset(b->got, GUARD_BYTE, b->size + 2 * GUARD);
-        memcpy(b->got + GUARD, b->input, b->size);
-        r = table->copy_in(queue, b->device - GUARD, b->got, b->size + 2 * GUARD, err);
+        struct st_test_buffer *b = &run->buffer[i];
+        memset(b->got, ST_TEST_GUARD_BYTE, b->size + 2 * ST_TEST_GUARD);
+        memcpy(b->got + ST_TEST_GUARD, b->input, b->size);
+        r = run->dev->table->copy_in(run->dev->compute, b->device - ST_TEST_GUARD, b->got, b->size + 2 * ST_TEST_GUARD, err);
     }
+    return r;
+}
+
+enum strata_result st_test_get(struct st_test_run *run, struct strata_error *err)
+{
+    /* the copies in still read got, so nothing may be copied out before they are done */
+    enum strata_result r = st_wait(run->dev, run->dev->compute, err);
+    for (int i = 0; i < run->buffers && r == STRATA_OK; i++) {
+        struct st_test_buffer *b = &run->buffer[i];
+        r = run->dev->table->copy_out(run->dev->compute, b->got, b->device - ST_TEST_GUARD, b->size + 2 * ST_TEST_GUARD, err);
+    }
+    return r == STRATA_OK ? st_wait(run->dev, run->dev->compute, err) : r;
+}
+
+static enum strata_result run_on_device(struct st_test_run *run, make_fn make, const void *params, struct strata_error *err)
+{
+    struct st_gpu_launch launch;
+    st_addr at[ST_TEST_BUFFERS] = {0};
+    for (int i = 0; i < run->buffers; i++)
+        at[i] = run->buffer[i].device;
+    enum strata_result r = st_test_put(run, err);
     if (r == STRATA_OK)
         r = make(params, at, &launch, err);
     if (r == STRATA_OK)
-        r = st_launch(run->dev, queue, launch.kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.args,
+        r = st_launch(run->dev, run->dev->compute, launch.kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.args,
                       run->shape, err);
-    /* the copies in still read got, so nothing may be copied out before they are done */
-    if (r == STRATA_OK)
-        r = st_wait(run->dev, queue, err);
-    for (int i = 0; i < run->buffers && r == STRATA_OK; i++) {
-        struct buffer *b = &run->buffer[i];
-        r = table->copy_out(queue, b->got, b->device - GUARD, b->size + 2 * GUARD, err);
-    }
-    return r == STRATA_OK ? st_wait(run->dev, queue, err) : r;
+    return r == STRATA_OK ? st_test_get(run, err) : r;
 }
 
-static enum strata_result run_on_host(struct run *run, make_fn make, const void *params, struct strata_error *err)
+static enum strata_result run_on_host(struct st_test_run *run, make_fn make, const void *params, struct strata_error *err)
 {
     struct st_gpu_launch launch;
-    st_addr at[BUFFERS] = {0};
+    st_addr at[ST_TEST_BUFFERS] = {0};
     for (int i = 0; i < run->buffers; i++) {
         memcpy(run->buffer[i].want, run->buffer[i].input, run->buffer[i].size);
         at[i] = (st_addr)(uintptr_t)run->buffer[i].want;
@@ -172,33 +164,44 @@ static enum strata_result run_on_host(struct run *run, make_fn make, const void 
     return r;
 }
 
-static void compare(struct run *run)
+bool st_test_guards(struct st_test_run *run, int buffer)
 {
-    for (int i = 0; i < run->buffers && !run->fault[0]; i++) {
-        const struct buffer *b = &run->buffer[i];
-        for (size_t k = 0; k < GUARD && !run->fault[0]; k++)
-            if (b->got[k] != GUARD_BYTE || b->got[GUARD + b->size + k] != GUARD_BYTE)
-                snprintf(run->fault, sizeof run->fault, "buffer %d: a byte outside of its %zu was written", i, b->size);
-        if (run->fault[0] || memcmp(b->got + GUARD, b->want, b->size) == 0)
-            continue;
-        size_t at = 0, wrong = 0;
-        for (size_t k = 0; k < b->size; k++)
-            if (b->got[GUARD + k] != b->want[k] && wrong++ == 0)
-                at = k;
-        uint32_t got = 0, want = 0;
-        size_t word = at / 4 * 4, have = b->size - word < 4 ? b->size - word : 4;
-        memcpy(&got, b->got + GUARD + word, have);
-        memcpy(&want, b->want + word, have);
-        float got_f, want_f;
-        memcpy(&got_f, &got, 4);
-        memcpy(&want_f, &want, 4);
-        snprintf(run->fault, sizeof run->fault,
-                 "buffer %d: %zu of %zu bytes differ, first at %zu: %08x (%g), expected %08x (%g)", i, wrong, b->size,
-                 at, got, (double)got_f, want, (double)want_f);
-    }
+    const struct st_test_buffer *b = &run->buffer[buffer];
+    for (size_t k = 0; k < ST_TEST_GUARD && !run->fault[0]; k++)
+        if (b->got[k] != ST_TEST_GUARD_BYTE || b->got[ST_TEST_GUARD + b->size + k] != ST_TEST_GUARD_BYTE)
+            snprintf(run->fault, sizeof run->fault, "buffer %d: a byte outside of its %zu was written", buffer, b->size);
+    return run->fault[0] != 0;
 }
 
-static void report(struct run *run)
+void st_test_exact(struct st_test_run *run, int buffer)
+{
+    const struct st_test_buffer *b = &run->buffer[buffer];
+    if (run->fault[0] || memcmp(b->got + ST_TEST_GUARD, b->want, b->size) == 0)
+        return;
+    size_t at = 0, wrong = 0;
+    for (size_t k = 0; k < b->size; k++)
+        if (b->got[ST_TEST_GUARD + k] != b->want[k] && wrong++ == 0)
+            at = k;
+    uint32_t got = 0, want = 0;
+    size_t word = at / 4 * 4, have = b->size - word < 4 ? b->size - word : 4;
+    memcpy(&got, b->got + ST_TEST_GUARD + word, have);
+    memcpy(&want, b->want + word, have);
+    float got_f, want_f;
+    memcpy(&got_f, &got, 4);
+    memcpy(&want_f, &want, 4);
+    snprintf(run->fault, sizeof run->fault,
+             "buffer %d: %zu of %zu bytes differ, first at %zu: %08x (%g), expected %08x (%g)", buffer, wrong, b->size, at,
+             got, (double)got_f, want, (double)want_f);
+}
+
+static void compare(struct st_test_run *run)
+{
+    for (int i = 0; i < run->buffers; i++)
+        if (!st_test_guards(run, i))
+            st_test_exact(run, i);
+}
+
+void st_test_report(struct st_test_run *run)
 {
     run->result->cases++;
     run->result->failed += run->fault[0] != 0;
@@ -209,7 +212,7 @@ static void report(struct run *run)
 }
 
 /* Runs the case whose buffers are there, compares and reports; frees the buffers. */
-static enum strata_result finish(struct run *run, enum strata_result r, make_fn make, const void *params,
+static enum strata_result finish(struct st_test_run *run, enum strata_result r, make_fn make, const void *params,
                                  struct strata_error *err)
 {
     if (r == STRATA_OK)
@@ -218,9 +221,9 @@ static enum strata_result finish(struct run *run, enum strata_result r, make_fn 
         r = run_on_device(run, make, params, err);
     if (r == STRATA_OK) {
         compare(run);
-        report(run);
+        st_test_report(run);
     }
-    drop_buffers(run);
+    st_test_drop(run);
     return r;
 }
 
@@ -296,21 +299,21 @@ static enum strata_result make_dialect(const void *params, const st_addr *at, st
     return STRATA_OK;
 }
 
-static enum strata_result test_dialect(struct run *run, struct strata_error *err)
+static enum strata_result test_dialect(struct st_test_run *run, struct strata_error *err)
 {
     uint8_t *b[5];
     const size_t sizes[5] = {DIALECT_ITEMS * DIALECT_VALUES * 4, 256 * 4, 4, DIALECT_ITEMS * 4, 1024};
     enum strata_result r = STRATA_OK;
     snprintf(run->shape, sizeof run->shape, "st_dialect: waves of %u lanes", run->dev->info.lanes);
     for (int i = 0; i < 5 && r == STRATA_OK; i++)
-        r = add_buffer(run, sizes[i], &b[i], err);
+        r = st_test_add(run, sizes[i], &b[i], err);
     if (r != STRATA_OK) {
-        drop_buffers(run);
+        st_test_drop(run);
         return r;
     }
     uint32_t *in = (uint32_t *)b[3];
     for (int i = 0; i < DIALECT_ITEMS; i++)
-        in[i] = (uint32_t)(next_random(run) >> 32);
+        in[i] = (uint32_t)(st_test_random(run) >> 32);
     /* halves: zero, subnormal, largest, infinity */
     static const uint16_t special[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff, 0x7c00, 0xfc00, 0x0400};
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
@@ -319,7 +322,7 @@ static enum strata_result test_dialect(struct run *run, struct strata_error *err
         if ((in[i] & 0x7c00) == 0x7c00) /* no NaN: its bits are not defined */
             in[i] ^= 0x0400;
     for (int i = 0; i < 1024; i++)
-        b[4][i] = (uint8_t)(next_random(run) >> 40);
+        b[4][i] = (uint8_t)(st_test_random(run) >> 40);
     r = run_on_device(run, make_dialect, NULL, err);
     if (r == STRATA_OK) {
         for (int i = 0; i < 5; i++)
@@ -337,9 +340,9 @@ static enum strata_result test_dialect(struct run *run, struct strata_error *err
                     sums[16 * m + n] += 2 * (int8_t)b[4][32 * m + k] * (int8_t)b[4][512 + 32 * n + k];
         *(uint32_t *)run->buffer[2].want = 7 + in[0];
         compare(run);
-        report(run);
+        st_test_report(run);
     }
-    drop_buffers(run);
+    st_test_drop(run);
     return r;
 }
 
@@ -359,7 +362,7 @@ static enum strata_result make_copy(const void *params, const st_addr *at, struc
     return STRATA_OK;
 }
 
-static enum strata_result test_copy(struct run *run, struct strata_error *err)
+static enum strata_result test_copy(struct st_test_run *run, struct strata_error *err)
 {
     static const uint64_t sizes[] = {16, 4080, 16384, 16400, 1000000};
     enum strata_result r = STRATA_OK;
@@ -368,12 +371,12 @@ static enum strata_result test_copy(struct run *run, struct strata_error *err)
         uint8_t *to, *from;
         snprintf(run->shape, sizeof run->shape, "%s: %llu bytes", p.read ? "st_read" : "st_copy",
                  (unsigned long long)p.bytes);
-        r = add_buffer(run, p.read ? (p.bytes + 16383) / 16384 * 1024 : p.bytes, &to, err);
+        r = st_test_add(run, p.read ? (p.bytes + 16383) / 16384 * 1024 : p.bytes, &to, err);
         if (r == STRATA_OK)
-            r = add_buffer(run, p.bytes, &from, err);
+            r = st_test_add(run, p.bytes, &from, err);
         if (r == STRATA_OK)
             for (size_t k = 0; k < p.bytes; k++)
-                from[k] = (uint8_t)(next_random(run) >> 40);
+                from[k] = (uint8_t)(st_test_random(run) >> 40);
         r = finish(run, r, make_copy, &p, err);
     }
     return r;
@@ -401,7 +404,7 @@ static enum strata_result make_norm(const void *params, const st_addr *at, struc
 }
 
 /* The norm in double precision, as a bound that knows nothing of the order of sums. */
-static void check_norm(struct run *run, const struct st_gpu_norm *a)
+static void check_norm(struct st_test_run *run, const struct st_gpu_norm *a)
 {
     const float *x = (const float *)run->buffer[2].input, *gamma = (const float *)run->buffer[3].input;
     for (uint32_t start = 0; start < a->rows * a->n && !run->fault[0]; start += a->group) {
@@ -410,7 +413,7 @@ static void check_norm(struct run *run, const struct st_gpu_norm *a)
             sum += (double)x[i] * x[i];
         for (uint32_t i = start; i < start + a->group && !run->fault[0]; i++) {
             float y;
-            memcpy(&y, run->buffer[0].got + GUARD + (size_t)i * 4, 4);
+            memcpy(&y, run->buffer[0].got + ST_TEST_GUARD + (size_t)i * 4, 4);
             double want = x[i] / sqrt(sum / a->group + (double)a->eps) * (double)gamma[i % a->n % a->gammas];
             if (!(fabs(y - want) <= 2e-6 * fabs(want) + 1e-30))
                 snprintf(run->fault, sizeof run->fault, "element %u is %g, %g in double precision", i, (double)y, want);
@@ -418,7 +421,7 @@ static void check_norm(struct run *run, const struct st_gpu_norm *a)
     }
 }
 
-static enum strata_result test_norm(struct run *run, struct strata_error *err)
+static enum strata_result test_norm(struct st_test_run *run, struct strata_error *err)
 {
     static const struct {
         uint32_t rows, n, group, shared;
@@ -444,16 +447,16 @@ static enum strata_result test_norm(struct run *run, struct strata_error *err)
         static const char *const names[ST_ACT_COUNT] = {"f32", "Q8", "Q8K"};
         snprintf(run->shape, sizeof run->shape, "%s to %s: %u rows of %u in groups of %u",
                  p.quantize_only ? "rounding" : "norm", names[a->act], a->rows, a->n, a->group);
-        r = add_buffer(run, (size_t)a->rows * a->n * 4, &y, err);
+        r = st_test_add(run, (size_t)a->rows * a->n * 4, &y, err);
         if (r == STRATA_OK)
-            r = add_buffer(run, stride ? (size_t)a->rows * stride : 16, &q, err);
+            r = st_test_add(run, stride ? (size_t)a->rows * stride : 16, &q, err);
         if (r == STRATA_OK)
-            r = add_buffer(run, (size_t)a->rows * a->n * 4, &x, err);
+            r = st_test_add(run, (size_t)a->rows * a->n * 4, &x, err);
         if (r == STRATA_OK)
-            r = add_buffer(run, (size_t)a->gammas * 4, &gamma, err);
+            r = st_test_add(run, (size_t)a->gammas * 4, &gamma, err);
         if (r == STRATA_OK) {
-            random_floats(run, (float *)x, (size_t)a->rows * a->n);
-            random_floats(run, (float *)gamma, a->gammas);
+            st_test_floats(run, (float *)x, (size_t)a->rows * a->n);
+            st_test_floats(run, (float *)gamma, a->gammas);
         }
         if (r == STRATA_OK)
             r = run_on_host(run, make_norm, &p, err);
@@ -463,9 +466,9 @@ static enum strata_result test_norm(struct run *run, struct strata_error *err)
             compare(run);
             if (!p.quantize_only)
                 check_norm(run, a);
-            report(run);
+            st_test_report(run);
         }
-        drop_buffers(run);
+        st_test_drop(run);
     }
     return r;
 }
@@ -480,13 +483,13 @@ static const struct shape {
                       {11, 5152, 4}, {7, 3136, 1},  {12, 64, 1},    {3, 20992, 1}, {5, 10304, 8}};
 
 /* Activation rows of random values in the GPU's layout. */
-static enum strata_result random_rows(struct run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
+static enum strata_result random_rows(struct st_test_run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
                                       struct strata_error *err)
 {
     float *x = malloc((size_t)rows * n * 4);
     if (!x)
         return st_fail(err, STRATA_E_MEMORY, "self-test: no memory for %u activations", rows * n);
-    random_floats(run, x, (size_t)rows * n);
+    st_test_floats(run, x, (size_t)rows * n);
     struct st_gpu_launch launch;
     enum strata_result r = st_gpu_quantize(act, (st_addr)(uintptr_t)to, (st_addr)(uintptr_t)x, rows, n, &launch, err);
     if (r == STRATA_OK)
@@ -505,29 +508,29 @@ static enum strata_result make_matvec(const void *params, const st_addr *at, str
     return st_gpu_matvec(&a, out, err);
 }
 
-static enum strata_result test_product(struct run *run, int type, const struct shape *s, struct strata_error *err)
+static enum strata_result test_product(struct st_test_run *run, int type, const struct shape *s, struct strata_error *err)
 {
     const struct st_type_info *info = st_type_info(type);
     struct st_gpu_matvec a = {.type = type,
                               .n = s->n,
                               .rows = s->rows,
                               .count = s->count,
-                              .ldy = s->rows + below(run, 5),
-                              .units = 1 + below(run, 3)};
+                              .ldy = s->rows + st_test_below(run, 5),
+                              .units = 1 + st_test_below(run, 3)};
     if (s->n % info->block_elems)
         return STRATA_OK;
     uint32_t limit = st_gpu_tile_limit(type, s->count == 1 ? 1 : ST_MAX_ROWS, s->n);
-    if (below(run, 3) == 0) /* a tile that need not begin at a multiple of 16 bytes */
-        a.tile = 1 + below(run, limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS);
+    if (st_test_below(run, 3) == 0) /* a tile that need not begin at a multiple of 16 bytes */
+        a.tile = 1 + st_test_below(run, limit < ST_LOOSE_ROWS ? limit : ST_LOOSE_ROWS);
     uint8_t *y, *w, *x;
     snprintf(run->shape, sizeof run->shape, "%u rows times %s [%u x %u], tile %u, %u units", s->count, info->name,
              s->rows, s->n, a.tile, a.units);
     size_t bytes = (size_t)s->rows * (s->n / info->block_elems) * info->block_bytes;
-    enum strata_result r = add_buffer(run, (size_t)s->count * a.ldy * 4, &y, err);
+    enum strata_result r = st_test_add(run, (size_t)s->count * a.ldy * 4, &y, err);
     if (r == STRATA_OK)
-        r = add_buffer(run, bytes, &w, err);
+        r = st_test_add(run, bytes, &w, err);
     if (r == STRATA_OK)
-        r = add_buffer(run, (size_t)s->count * st_gpu_act_stride(info->act, s->n), &x, err);
+        r = st_test_add(run, (size_t)s->count * st_gpu_act_stride(info->act, s->n), &x, err);
     if (r == STRATA_OK) {
         random_weights(run, type, w, bytes);
         r = random_rows(run, info->act, x, s->count, s->n, err);
@@ -535,7 +538,7 @@ static enum strata_result test_product(struct run *run, int type, const struct s
     return finish(run, r, make_matvec, &a, err);
 }
 
-static enum strata_result test_products(struct run *run, struct strata_error *err)
+static enum strata_result test_products(struct st_test_run *run, struct strata_error *err)
 {
     static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K};
     enum strata_result r = STRATA_OK;
@@ -568,7 +571,7 @@ static enum strata_result make_experts(const void *params, const st_addr *at, st
 }
 
 /* A window of `tokens` tokens of which each uses some of EXPERTS experts; matrices lie in any order with gaps. */
-static enum strata_result test_window(struct run *run, int type, bool down, uint32_t rows, uint32_t n, uint32_t tokens,
+static enum strata_result test_window(struct st_test_run *run, int type, bool down, uint32_t rows, uint32_t n, uint32_t tokens,
                                       struct strata_error *err)
 {
     const struct st_type_info *info = st_type_info(type);
@@ -581,7 +584,7 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
                                       .up = (uint64_t)((EXPERTS - 1 - e) * 2) * matrix,
                                       .down = (uint64_t)e * matrix};
         for (uint32_t t = 0; t < tokens; t++)
-            if (below(run, 2) || (e == 0 && t == 0)) {
+            if (st_test_below(run, 2) || (e == 0 && t == 0)) {
                 job->row[job->count] = t;
                 job->place[job->count++] = places++;
             }
@@ -591,21 +594,21 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
     struct expert_params p = {.experts = {.type = type,
                                           .n = n,
                                           .rows = rows,
-                                          .ldy = rows + below(run, 4),
+                                          .ldy = rows + st_test_below(run, 4),
                                           .n_jobs = n_jobs,
                                           .most = most,
-                                          .units = 1 + below(run, 4)},
+                                          .units = 1 + st_test_below(run, 4)},
                               .down = down};
     uint8_t *y, *w, *j, *x;
     snprintf(run->shape, sizeof run->shape, "%s: %u experts %s [%u x %u], %u tokens, %u pairs",
              down ? "down" : "gate and up", n_jobs, info->name, rows, n, tokens, places);
-    enum strata_result r = add_buffer(run, (size_t)places * p.experts.ldy * 4, &y, err);
+    enum strata_result r = st_test_add(run, (size_t)places * p.experts.ldy * 4, &y, err);
     if (r == STRATA_OK)
-        r = add_buffer(run, matrix * EXPERTS * 2, &w, err);
+        r = st_test_add(run, matrix * EXPERTS * 2, &w, err);
     if (r == STRATA_OK)
-        r = add_buffer(run, sizeof jobs[0] * n_jobs, &j, err);
+        r = st_test_add(run, sizeof jobs[0] * n_jobs, &j, err);
     if (r == STRATA_OK)
-        r = add_buffer(run, (size_t)(down ? places : tokens) * ST_Q8_STRIDE(n), &x, err);
+        r = st_test_add(run, (size_t)(down ? places : tokens) * ST_Q8_STRIDE(n), &x, err);
     if (r == STRATA_OK) {
         for (int i = 0; i < EXPERTS * 2; i++)
             random_weights(run, type, w + (size_t)i * matrix,
@@ -616,7 +619,7 @@ static enum strata_result test_window(struct run *run, int type, bool down, uint
     return finish(run, r, make_experts, &p, err);
 }
 
-static enum strata_result test_experts(struct run *run, struct strata_error *err)
+static enum strata_result test_experts(struct st_test_run *run, struct strata_error *err)
 {
     static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0};
     static const struct shape windows[] = {{24, 2560, 1}, {40, 640, 1}, {17, 640, 4},  {16, 2560, 8},
@@ -636,21 +639,21 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
 {
     static const struct {
         const char *name;
-        enum strata_result (*run)(struct run *run, struct strata_error *err);
+        enum strata_result (*run)(struct st_test_run *run, struct strata_error *err);
     } families[] = {{"dialect", test_dialect},
                     {"copy", test_copy},
                     {"norm", test_norm},
                     {"products", test_products},
                     {"experts", test_experts}};
     *out = (struct st_selftest_result){0};
-    struct run *run = calloc(1, sizeof *run);
+    struct st_test_run *run = calloc(1, sizeof *run);
     if (!run)
         return st_fail(err, STRATA_E_MEMORY, "self-test: no memory");
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < sizeof families / sizeof *families && r == STRATA_OK; i++) {
         if (options->family && strcmp(options->family, families[i].name) != 0)
             continue;
-        *run = (struct run){
+        *run = (struct st_test_run){
             .dev = dev, .options = options, .result = out, .random = options->seed + i, .family = families[i].name};
         r = families[i].run(run, err);
         if (r != STRATA_OK)

@@ -1,0 +1,48 @@
+/* What the files of the self-test share: a run with its random numbers, and buffers with guard bands. */
+#ifndef ST_RUNTIME_SELFTEST_RUN_H
+#define ST_RUNTIME_SELFTEST_RUN_H
+
+#include "runtime/selftest.h"
+
+enum { ST_TEST_GUARD = 256, ST_TEST_GUARD_BYTE = 0x5a, ST_TEST_BUFFERS = 40 };
+
+/* One buffer of a case. want is what the reference leaves in it. */
+struct st_test_buffer {
+    st_addr device;
+    uint8_t *input, *want, *got; /* got and the device have ST_TEST_GUARD bytes before and after */
+    size_t size;
+};
+
+struct st_test_run {
+    struct st_device *dev;
+    const struct st_selftest_options *options;
+    struct st_selftest_result *result;
+    uint64_t random;
+    struct st_test_buffer buffer[ST_TEST_BUFFERS];
+    int buffers;
+    const char *family;
+    char shape[160], fault[200]; /* fault: empty, or what is wrong with the case */
+};
+
+uint64_t st_test_random(struct st_test_run *run);
+uint32_t st_test_below(struct st_test_run *run, uint32_t n);
+/* About normal, with a few large values and runs of zeros. */
+void st_test_floats(struct st_test_run *run, float *x, size_t n);
+
+/* The next buffer of the case: input zeroed, for the caller to fill. */
+enum strata_result st_test_add(struct st_test_run *run, size_t size, uint8_t **input, struct strata_error *err);
+/* Frees the buffers of the case. */
+void st_test_drop(struct st_test_run *run);
+
+/* All buffers with their guard bands to the device and back; the copies in may still be under way. */
+enum strata_result st_test_put(struct st_test_run *run, struct strata_error *err);
+enum strata_result st_test_get(struct st_test_run *run, struct strata_error *err);
+/* Whether something outside of a buffer was written (then run->fault says where). */
+bool st_test_guards(struct st_test_run *run, int buffer);
+/* The buffer holds the expected bytes. */
+void st_test_exact(struct st_test_run *run, int buffer);
+
+/* Counts and reports the case, and clears its fault. */
+void st_test_report(struct st_test_run *run);
+
+#endif
