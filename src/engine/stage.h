@@ -45,6 +45,19 @@ struct st_stage {
     uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
 };
 
+/* Bytes that a stage takes, and what one decoded token costs it. On a device the first five parts are one allocation, each
+ * part rounded up to ST_STAGE_ALIGN, which together are total. On the CPU weights lie in the mapped file, total is the rest
+ * (state and buffers in one arena, scratch of the workers), rows are the engine's. */
+struct st_stage_size {
+    uint64_t weights, state, buffers, rows, scratch, total;
+    uint64_t kv;       /* part of state that grows with the context */
+    uint64_t locked;   /* page-locked host memory */
+    uint64_t launches; /* of a pass of one row; on the CPU commands */
+    double read;       /* bytes that a token reads and writes, at ST_STAGE_DEPTH tokens or the whole context if that is less */
+};
+
+enum { ST_STAGE_ALIGN = 256, ST_STAGE_DEPTH = 4096 };
+
 /* What every stage is made from. */
 struct st_stage_config {
     const struct st_gguf *gguf, *draft_gguf;
@@ -57,11 +70,23 @@ struct st_stage_config {
 enum strata_result st_stage_cpu_open(const struct st_stage_config *c, const struct st_rows *rows,
                                      const struct st_kernels *kernels, int threads, struct st_stage **out,
                                      struct strata_error *err);
+/* What such a stage would take; nothing is allocated or loaded. */
+enum strata_result st_stage_cpu_size(const struct st_stage_config *c, int threads, struct st_stage_size *out,
+                                     struct strata_error *err);
 /* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. */
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
                                         struct st_stage **out, struct strata_error *err);
+/* What such a stage would take of a device with that many units: the sizes that st_stage_device_open allocates. */
+enum strata_result st_stage_device_size(const struct st_stage_config *c, uint32_t units, struct st_stage_size *out,
+                                        struct strata_error *err);
 /* Marks the kernels that a stage of these layers needs. model: all layers, weights in the file. */
 enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err);
+
+/* Bytes that a program's commands read and write for one row with depth tokens before it: weights, recurrent state, keys
+ * and values (traffic.c). */
+double st_program_traffic(const struct st_program *p, uint32_t depth);
+/* Bytes of a program's state that grow with the context, of all slots, as placed. */
+uint64_t st_program_kv_bytes(const struct st_program *p, uint32_t slots);
 
 static inline void st_stage_close(struct st_stage *s)
 {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "engine/stage.h"
 
 struct cpu_stage {
@@ -124,6 +125,52 @@ static enum strata_result lay_out(struct cpu_stage *c, uint8_t *base, struct str
     return r;
 }
 
+static size_t worker_scratch(const struct st_stage *s)
+{
+    return s->trunk.worker_scratch > s->draft.worker_scratch ? s->trunk.worker_scratch : s->draft.worker_scratch;
+}
+
+/* st_put_fn: counts what lies in the file. */
+static enum strata_result count_weight(void *user, const char *name, const void *data, uint64_t bytes, const void **out,
+                                       struct strata_error *err)
+{
+    (void)name;
+    (void)err;
+    *(uint64_t *)user += bytes;
+    *out = data;
+    return STRATA_OK;
+}
+
+enum strata_result st_stage_cpu_size(const struct st_stage_config *config, int threads, struct st_stage_size *out,
+                                     struct strata_error *err)
+{
+    struct st_rows rows = {0};
+    struct cpu_stage c = {.rows = &rows};
+    struct st_stage *s = &c.base;
+    struct st_model_options o = config->options;
+    *out = (struct st_stage_size){0};
+    o.put = count_weight;
+    o.put_user = &out->weights;
+    s->placement = config->placement;
+    enum strata_result r = st_model_open(config->gguf, config->draft_gguf, &o, &s->bound, err);
+    if (!r) {
+        s->bound.family->dims(&s->bound, &s->dims);
+        r = lay_out(&c, NULL, err);
+    }
+    out->state = s->state_bytes;
+    out->buffers = s->buffer_bytes;
+    out->launches = s->trunk.n_commands;
+    out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
+    out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
+    if (!r && (!st_mul_u64((uint64_t)threads, worker_scratch(s), &out->scratch) ||
+               !st_add_u64(out->state, out->buffers, &out->total) || !st_add_u64(out->total, out->scratch, &out->total)))
+        r = st_fail(err, STRATA_E_LIMIT, "cpu: layers %u..%u do not fit in any memory", o.first, o.end - 1);
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    st_model_close(&s->bound);
+    return r;
+}
+
 static enum strata_result open_arena(struct cpu_stage *c, struct strata_error *err)
 {
     struct st_stage *s = &c->base;
@@ -158,10 +205,8 @@ enum strata_result st_stage_cpu_open(const struct st_stage_config *config, const
         s->end = config->options.end ? config->options.end : s->dims.layers;
         r = open_arena(c, err);
     }
-    size_t scratch =
-        s->trunk.worker_scratch > s->draft.worker_scratch ? s->trunk.worker_scratch : s->draft.worker_scratch;
     if (!r)
-        r = st_team_create(threads, scratch, &c->team, err);
+        r = st_team_create(threads, worker_scratch(s), &c->team, err);
     if (r) {
         cpu_close(s);
         return r;

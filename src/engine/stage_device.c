@@ -15,7 +15,7 @@
 
 enum {
     PIECE = 32 << 20, /* bytes of one of the two page-locked buffers that weights go through */
-    ALIGN = 256,      /* of everything in the allocation */
+    ALIGN = ST_STAGE_ALIGN, /* of everything in the allocation */
     GRAPHS = ST_GPU_WINDOW + 1,
 };
 
@@ -419,30 +419,46 @@ static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, uint32_
     return most;
 }
 
-/* Sums up the allocation; every part starts at a multiple of ALIGN. */
-static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct strata_error *err)
+/* Bytes of the placed programs' stage on a device with that many units. */
+static enum strata_result size_parts(struct device_stage *d, uint32_t units, struct st_stage_size *out,
+                                     struct strata_error *err)
 {
     struct st_stage *s = &d->base;
-    uint64_t rows, trunk = scratch_bytes(&s->trunk, s->placement.rows, d->dev->info.units);
-    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, d->dev->info.units);
-    place_rows(d, s->placement.rows, &rows);
-    d->target.scratch_bytes = trunk > draft ? trunk : draft;
-    const uint64_t parts[5] = {s->weight_bytes, s->state_bytes, s->buffer_bytes, rows, d->target.scratch_bytes};
-    uint64_t *at[5] = {&d->at.weights, &d->at.state, &d->at.buffers, &d->at.rows, &d->at.scratch};
-    uint64_t total = 0;
-    for (int i = 0; i < 5; i++) {
-        *at[i] = total;
-        if (!st_add_u64(total, parts[i], &total) || !st_align_u64(total, ALIGN, &total))
+    uint64_t rows, n = s->placement.rows;
+    uint64_t trunk = scratch_bytes(&s->trunk, s->placement.rows, units);
+    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, units);
+    place_rows(d, n, &rows);
+    *out = (struct st_stage_size){.weights = s->weight_bytes,
+                                  .state = s->state_bytes,
+                                  .buffers = s->buffer_bytes,
+                                  .rows = rows,
+                                  .scratch = trunk > draft ? trunk : draft};
+    out->locked = rows + align_up(n * s->dims.wide * sizeof(float)) +
+                  (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * PIECE;
+    const uint64_t parts[5] = {out->weights, out->state, out->buffers, out->rows, out->scratch};
+    for (int i = 0; i < 5; i++)
+        if (!st_add_u64(out->total, parts[i], &out->total) || !st_align_u64(out->total, ALIGN, &out->total))
             return st_fail(err, STRATA_E_LIMIT, "%s: layers %u..%u do not fit in any memory", s->name, s->first, s->end - 1);
-    }
-    d->at.total = total;
-    d->host_rows = rows;
-    if (total > limit)
-        return st_fail(err, STRATA_E_LIMIT,
-                       "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu), %llu are allowed", s->name,
-                       s->first, s->end - 1, (unsigned long long)total, (unsigned long long)s->weight_bytes,
-                       (unsigned long long)s->state_bytes, (unsigned long long)(total - s->weight_bytes - s->state_bytes),
-                       (unsigned long long)limit);
+    return STRATA_OK;
+}
+
+/* Where the parts lie; every part starts at a multiple of ALIGN. */
+static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct strata_error *err)
+{
+    const struct st_stage *s = &d->base;
+    struct st_stage_size size;
+    enum strata_result r = size_parts(d, d->dev->info.units, &size, err);
+    if (r)
+        return r;
+    d->at = (struct layout){.state = align_up(size.weights), .total = size.total};
+    d->at.buffers = d->at.state + align_up(size.state);
+    d->at.rows = d->at.buffers + align_up(size.buffers);
+    d->at.scratch = d->at.rows + align_up(size.rows);
+    d->target.scratch_bytes = size.scratch;
+    d->host_rows = size.rows;
+    if (size.total > limit)
+        return st_fail(err, STRATA_E_DEVICE, "%s: layers %u..%u take %llu bytes, %llu are planned", s->name, s->first,
+                       s->end - 1, (unsigned long long)size.total, (unsigned long long)limit);
     return STRATA_OK;
 }
 
@@ -498,12 +514,17 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
     return r;
 }
 
-static void take_config(struct st_stage *s, const struct st_stage_config *c)
+static void take_config(struct device_stage *d, const struct st_stage_config *c)
 {
+    struct st_stage *s = &d->base;
     s->placement = c->placement;
     s->placement.act_bytes = gpu_act_bytes;
     s->first = c->options.first;
     s->end = c->options.end;
+    if (c->ngram->hash && c->ngram->layer >= s->first && c->ngram->layer < s->end) {
+        d->heads = c->ngram->hash->heads;
+        d->row_bytes = (uint32_t)c->ngram->table->row_bytes;
+    }
 }
 
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
@@ -515,12 +536,8 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
     struct st_stage *s = &d->base;
     s->ops = &device_ops;
     snprintf(s->name, sizeof s->name, "%s", dev->name);
-    take_config(s, c);
+    take_config(d, c);
     d->dev = dev;
-    if (c->ngram->hash && c->ngram->layer >= s->first && c->ngram->layer < s->end) {
-        d->heads = c->ngram->hash->heads;
-        d->row_bytes = (uint32_t)c->ngram->table->row_bytes;
-    }
     enum strata_result r = open_parts(d, c, limit, err);
     if (r) {
         device_close(s);
@@ -530,8 +547,8 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
     return STRATA_OK;
 }
 
-/* Lowers a program for the counts in its rows and marks what it launches. */
-static enum strata_result mark_kernels(const struct st_program *p, bool *needed, struct strata_error *err)
+/* Lowers a program for the counts in its rows and marks and counts what it launches; both may be NULL. */
+static enum strata_result mark_kernels(const struct st_program *p, bool *needed, uint64_t *count, struct strata_error *err)
 {
     static const struct st_gpu_target unknown = {.lanes = 32, .units = 1};
     struct st_gpu_list list = {0};
@@ -540,35 +557,71 @@ static enum strata_result mark_kernels(const struct st_program *p, bool *needed,
         r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
     if (!r && list.failed)
         r = st_fail(err, STRATA_E_MEMORY, "no memory for a list of launches");
-    for (size_t i = 0; i < list.count && !r; i++)
+    for (size_t i = 0; i < list.count && !r && needed; i++)
         needed[list.launch[i].kernel] = true;
+    if (count)
+        *count = list.count;
     st_gpu_list_free(&list);
     return r;
 }
 
+/* The counts of a pass of n rows of one sequence that all want logits, as far as there is room for them. */
+static void set_counts(const struct st_stage *s, struct st_rows *rows, uint32_t n)
+{
+    rows->n = (int32_t)n;
+    rows->n_out = (int32_t)(n < s->placement.out_rows ? n : s->placement.out_rows);
+    rows->n_spans = 1;
+    rows->n_stream = (int32_t)(n * (s->dims.wide / s->dims.hidden));
+}
+
 enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err)
 {
-    struct st_stage s = {0};
-    struct st_rows rows = {0};
-    take_config(&s, c);
-    enum strata_result r = st_model_open(c->gguf, c->draft_gguf, &c->options, &s.bound, err);
+    struct device_stage d = {0};
+    struct st_stage *s = &d.base;
+    take_config(&d, c);
+    enum strata_result r = st_model_open(c->gguf, c->draft_gguf, &c->options, &s->bound, err);
     if (r)
         return r;
-    s.bound.family->dims(&s.bound, &s.dims);
-    r = place_programs(&s, &rows, NULL, NULL, err);
-    /* Every window, and a prompt of the largest size. */
-    for (uint32_t n = 1; n <= ST_GPU_WINDOW + 1 && !r; n++) {
-        uint32_t count = n <= ST_GPU_WINDOW ? n : s.placement.rows;
-        rows.n = rows.n_out = (int32_t)count;
-        rows.n_out = count < s.placement.out_rows ? rows.n_out : (int32_t)s.placement.out_rows;
-        rows.n_spans = 1;
-        rows.n_stream = (int32_t)(count * (s.dims.wide / s.dims.hidden));
-        r = mark_kernels(&s.trunk, needed, err);
+    s->bound.family->dims(&s->bound, &s->dims);
+    r = place_programs(s, &d.rows, NULL, NULL, err);
+    /* Every window; prompts at each power of two, where lowering may choose other kernels, and the largest. */
+    for (uint32_t n = 1, last = 0; n != last && !r;) {
+        set_counts(s, &d.rows, n);
+        r = mark_kernels(&s->trunk, needed, NULL, err);
         if (!r)
-            r = mark_kernels(&s.draft, needed, err);
+            r = mark_kernels(&s->draft, needed, NULL, err);
+        last = n;
+        n = n < ST_GPU_WINDOW ? n + 1 : n < s->placement.rows / 2 ? 2 * n : s->placement.rows;
     }
-    st_program_free(&s.trunk);
-    st_program_free(&s.draft);
-    st_model_close(&s.bound);
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    st_model_close(&s->bound);
+    return r;
+}
+
+enum strata_result st_stage_device_size(const struct st_stage_config *c, uint32_t units, struct st_stage_size *out,
+                                        struct strata_error *err)
+{
+    /* Nothing is at this address; absent weights are told from present ones by NULL. */
+    struct device_stage d = {.memory = ALIGN};
+    struct st_stage *s = &d.base;
+    snprintf(s->name, sizeof s->name, "layers %u..%u", c->options.first, c->options.end - 1);
+    take_config(&d, c);
+    enum strata_result r = bind(&d, c, true, err);
+    if (!r) {
+        s->bound.family->dims(&s->bound, &s->dims);
+        r = place_programs(s, &d.rows, NULL, NULL, err);
+    }
+    if (!r)
+        r = size_parts(&d, units, out, err);
+    if (!r) {
+        set_counts(s, &d.rows, 1);
+        r = mark_kernels(&s->trunk, NULL, &out->launches, err);
+        out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
+        out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
+    }
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    st_model_close(&s->bound);
     return r;
 }
