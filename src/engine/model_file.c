@@ -89,8 +89,10 @@ static enum strata_result read_vocabulary(const struct st_gguf *g, struct vocabu
         r = optional_id(g, "tokenizer.ggml.eot_token_id", &out->eot, err);
     if (!r)
         r = optional_id(g, "tokenizer.ggml.padding_token_id", &out->pad, err);
+    /* Files with this pre-tokenizer were made before the key existed; its texts begin with bos. */
+    bool bos_unless_said = v->pre && !strcmp(v->pre, "llama-bpe") && out->bos >= 0;
     if (!r)
-        r = st_gguf_bool_or(g, "tokenizer.ggml.add_bos_token", false, &out->add_bos, err);
+        r = st_gguf_bool_or(g, "tokenizer.ggml.add_bos_token", bos_unless_said, &out->add_bos, err);
     out->tokens = v->tokens;
     out->merges = v->merges;
     out->types = v->types32;

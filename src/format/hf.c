@@ -179,60 +179,84 @@ static const struct {
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
      "\\s+(?!\\S)|\\s+",
      "qwen2"},
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+     "\\s+(?!\\S)|\\s+",
+     "llama-bpe"},
 };
 
-/* One step of a pre-tokenizer: sets *pre when it is the step that cuts. */
-static enum strata_result read_pre_step(struct st_json step, const char **pre, struct strata_error *err)
+/* What the steps of a pre-tokenizer have said so far. */
+struct pre_steps {
+    const char *name; /* NULL: nothing cuts the text yet */
+    bool digits;      /* every digit is a piece of its own */
+};
+
+static enum strata_result read_byte_level(struct st_json step, struct pre_steps *pre, struct strata_error *err)
 {
-    const char *type, *regex;
+    bool own = true, space = false;
+    enum strata_result r = st_json_bool_or(step, "use_regex", true, &own, err);
+    if (!r)
+        r = st_json_bool_or(step, "add_prefix_space", false, &space, err);
+    if (!r && space)
+        r = st_fail(err, STRATA_E_UNSUPPORTED, "%s: add_prefix_space is not supported", step.where);
+    if (!r && own && !pre->name)
+        pre->name = pre->digits ? "smollm" : "gpt2";
+    return r;
+}
+
+static enum strata_result read_split(struct st_json step, struct pre_steps *pre, struct strata_error *err)
+{
+    const char *regex;
     const json_t *pattern;
-    enum strata_result r = st_json_text(step, "type", &type, err);
-    if (r)
-        return r;
-    if (!strcmp(type, "ByteLevel")) {
-        bool own = true, space = false;
-        r = st_json_bool_or(step, "use_regex", true, &own, err);
-        if (!r)
-            r = st_json_bool_or(step, "add_prefix_space", false, &space, err);
-        if (!r && space)
-            r = st_fail(err, STRATA_E_UNSUPPORTED, "%s: add_prefix_space is not supported", step.where);
-        if (!r && own && !*pre)
-            *pre = "gpt2";
-        return r;
-    }
-    if (strcmp(type, "Split"))
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: pre-tokenizer step of an unknown type", step.where);
-    r = st_json_object(step, "pattern", &pattern, err);
+    enum strata_result r = st_json_object(step, "pattern", &pattern, err);
     if (!r)
         r = st_json_text((struct st_json){pattern, step.where}, "Regex", &regex, err);
     if (r)
         return r;
     for (size_t i = 0; i < sizeof pre_tokenizers / sizeof pre_tokenizers[0]; i++)
         if (!strcmp(regex, pre_tokenizers[i].regex)) {
-            *pre = pre_tokenizers[i].name;
+            pre->name = pre_tokenizers[i].name;
             return STRATA_OK;
         }
     return st_fail(err, STRATA_E_UNSUPPORTED, "%s: the expression that cuts text is not one of the known ones", step.where);
 }
 
-static enum strata_result read_pre(const struct st_hf *hf, const char **pre, struct strata_error *err)
+static enum strata_result read_pre_step(struct st_json step, struct pre_steps *pre, struct strata_error *err)
+{
+    const char *type;
+    enum strata_result r = st_json_text(step, "type", &type, err);
+    if (r)
+        return r;
+    if (!strcmp(type, "ByteLevel"))
+        return read_byte_level(step, pre, err);
+    if (!strcmp(type, "Split"))
+        return read_split(step, pre, err);
+    if (!strcmp(type, "Digits"))
+        return st_json_bool_or(step, "individual_digits", false, &pre->digits, err);
+    return st_fail(err, STRATA_E_UNSUPPORTED, "%s: pre-tokenizer step of an unknown type", step.where);
+}
+
+static enum strata_result read_pre(const struct st_hf *hf, const char **out, struct strata_error *err)
 {
     struct st_json top = {hf->tokenizer, hf->tokenizer_path};
+    struct pre_steps pre = {0};
     const json_t *pt, *steps = NULL;
     enum strata_result r = st_json_object(top, "pre_tokenizer", &pt, err);
     if (r)
         return r;
     struct st_json one = {pt, hf->tokenizer_path};
-    *pre = NULL;
     if (st_json_get(one, "pretokenizers")) {
         r = st_json_array(one, "pretokenizers", &steps, err);
         for (size_t i = 0; !r && i < json_array_size(steps); i++)
-            r = read_pre_step((struct st_json){json_array_get(steps, i), hf->tokenizer_path}, pre, err);
+            r = read_pre_step((struct st_json){json_array_get(steps, i), hf->tokenizer_path}, &pre, err);
     } else {
-        r = read_pre_step(one, pre, err);
+        r = read_pre_step(one, &pre, err);
     }
-    if (!r && !*pre)
+    if (!r && !pre.name)
         r = st_fail(err, STRATA_E_UNSUPPORTED, "%s: no pre-tokenizer step cuts the text", hf->tokenizer_path);
+    if (!r && pre.digits && strcmp(pre.name, "smollm"))
+        r = st_fail(err, STRATA_E_UNSUPPORTED, "%s: single digits together with this way of cutting are not supported",
+                    hf->tokenizer_path);
+    *out = pre.name;
     return r;
 }
 
@@ -396,6 +420,52 @@ static enum strata_result numbered_token(struct st_json config, const char *name
     return STRATA_OK;
 }
 
+/* Whether the tokenizer puts bos before a text. "single" of a TemplateProcessing lists what stands where; only bos in front
+ * of the text can be told in a file. */
+static enum strata_result read_template_step(struct st_json step, struct st_hf_tokenizer *t, struct strata_error *err)
+{
+    const char *type, *token;
+    const json_t *single, *special;
+    enum strata_result r = st_json_text(step, "type", &type, err);
+    if (r || strcmp(type, "TemplateProcessing"))
+        return r;
+    r = st_json_array(step, "single", &single, err);
+    for (size_t i = 0; !r && i < json_array_size(single); i++) {
+        struct st_json part = {json_array_get(single, i), step.where};
+        if (!st_json_get(part, "SpecialToken"))
+            continue;
+        r = st_json_object(part, "SpecialToken", &special, err);
+        if (!r)
+            r = st_json_text((struct st_json){special, step.where}, "id", &token, err);
+        if (r)
+            return r;
+        int64_t id = find_token(t, token);
+        if (i > 0 || id < 0 || (t->bos >= 0 && id != t->bos))
+            return st_fail(err, STRATA_E_UNSUPPORTED, "%s: post_processor adds a token that is not the first one of a text",
+                           step.where);
+        t->bos = id;
+        t->add_bos = true;
+    }
+    return r;
+}
+
+static enum strata_result read_add_bos(const struct st_hf *hf, struct st_hf_tokenizer *t, struct strata_error *err)
+{
+    struct st_json tc = {hf->tokenizer_config, hf->tokenizer_config_path}, top = {hf->tokenizer, hf->tokenizer_path};
+    struct st_json post = {st_json_get(top, "post_processor"), hf->tokenizer_path};
+    if (st_json_get(tc, "add_bos_token"))
+        return st_json_bool(tc, "add_bos_token", &t->add_bos, err);
+    if (!post.value)
+        return STRATA_OK;
+    if (!st_json_get(post, "processors"))
+        return read_template_step(post, t, err);
+    const json_t *steps;
+    enum strata_result r = st_json_array(post, "processors", &steps, err);
+    for (size_t i = 0; !r && i < json_array_size(steps); i++)
+        r = read_template_step((struct st_json){json_array_get(steps, i), hf->tokenizer_path}, t, err);
+    return r;
+}
+
 static enum strata_result read_special_ids(const struct st_hf *hf, struct st_hf_tokenizer *t, struct strata_error *err)
 {
     static const char *const texts[] = {"bos_token", "eos_token", "pad_token"};
@@ -415,8 +485,7 @@ static enum strata_result read_special_ids(const struct st_hf *hf, struct st_hf_
         if (!r && json_is_object(text.value))
             r = numbered_token(text, ids[i], t->count, slots[i], err);
     }
-    struct st_json tc = {hf->tokenizer_config, hf->tokenizer_config_path};
-    return r ? r : st_json_bool_or(tc, "add_bos_token", false, &t->add_bos, err);
+    return r ? r : read_add_bos(hf, t, err);
 }
 
 enum strata_result st_hf_read_tokenizer(const struct st_hf *hf, uint64_t count, struct st_hf_tokenizer *out,

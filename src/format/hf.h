@@ -27,14 +27,15 @@ struct st_hf_tokenizer {
     size_t count;
     struct st_bytes *merges; /* "left right", best rank first */
     size_t merge_count;
-    const char *pre;         /* name of the pre-tokenizer: qwen35, qwen2 or gpt2 */
+    const char *pre;         /* name of the pre-tokenizer: qwen35, qwen2, llama-bpe, smollm or gpt2 */
     int64_t bos, eos, pad;   /* -1: not given */
     bool add_bos;
     char *memory;            /* of the texts made here */
 };
 
 /* Reads tokenizer.json (byte-level BPE only), and bos, eos and pad from tokenizer_config.json, generation_config.json and
- * config.json, in this order. Checks that ids are unique and below count and that merges join tokens to tokens. */
+ * config.json, in this order; add_bos from tokenizer_config.json, or from the tokenizer's post_processor. Checks that ids are
+ * unique and below count and that merges join tokens to tokens. */
 enum strata_result st_hf_read_tokenizer(const struct st_hf *hf, uint64_t count, struct st_hf_tokenizer *out,
                                         struct strata_error *err);
 void st_hf_tokenizer_free(struct st_hf_tokenizer *t);

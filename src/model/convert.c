@@ -84,9 +84,68 @@ enum strata_result st_convert_add(struct st_convert_job *job, const char *name, 
     return STRATA_OK;
 }
 
+enum strata_result st_convert_add_made(struct st_convert_job *job, const char *name, const float *values, size_t count,
+                                       struct strata_error *err)
+{
+    struct st_convert_tensor *t;
+    const uint64_t ne = count;
+    enum strata_result r = st_convert_add(job, name, 1, &ne, 1, true, &t, err);
+    if (r)
+        return r;
+    if (count == 0 || count > ST_CONVERT_MADE_MAX || !(t->made = malloc(count * sizeof *t->made)))
+        return st_fail(err, STRATA_E_MEMORY, "tensor %s: no memory for %zu values", name, count);
+    memcpy(t->made, values, count * sizeof *t->made);
+    return STRATA_OK;
+}
+
+enum strata_result st_convert_settings(struct st_json config, const struct st_convert_setting *s, size_t n,
+                                       struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (size_t i = 0; i < n && !r; i++) {
+        r = st_json_u64(config, s[i].name, s[i].out, err);
+        if (!r && (*s[i].out < s[i].low || *s[i].out > s[i].high))
+            r = st_fail(err, STRATA_E_FORMAT, "%s: %s is %llu, not %llu to %llu", config.where, s[i].name,
+                        (unsigned long long)*s[i].out, (unsigned long long)s[i].low, (unsigned long long)s[i].high);
+    }
+    return r;
+}
+
+/* Number of general.file_type. */
+static uint32_t file_type(const struct st_convert_job *job, const char *embedding)
+{
+    const struct st_safetensor *t = st_convert_find(job, embedding);
+    enum st_convert_type type = job->options->type;
+    if (type == ST_CONVERT_BF16 || (type == ST_CONVERT_SOURCE && t && t->dtype == ST_DTYPE_BF16))
+        return 32;
+    return type == ST_CONVERT_F16 || (type == ST_CONVERT_SOURCE && t && t->dtype == ST_DTYPE_F16) ? 1 : 0;
+}
+
+void st_convert_general(const struct st_convert_job *job, const char *architecture, const char *suffix,
+                        const char *embedding, struct st_gguf_writer *w)
+{
+    const char *dir = job->options->dir, *name = job->options->name;
+    size_t size = strlen(dir);
+    while (size > 1 && dir[size - 1] == '/')
+        size--;
+    const char *from = dir + size;
+    while (from > dir && from[-1] != '/')
+        from--;
+    char text[300];
+    if (name)
+        snprintf(text, sizeof text, "%s%s", name, suffix);
+    else
+        snprintf(text, sizeof text, "%.*s%s", (int)(dir + size - from), from, suffix);
+    st_gguf_set_string(w, "general.architecture", architecture, strlen(architecture));
+    st_gguf_set_string(w, "general.name", text, strlen(text));
+    st_gguf_set_u32(w, "general.quantization_version", 2);
+    st_gguf_set_u32(w, "general.file_type", file_type(job, embedding));
+}
+
 static void clear_plan(struct st_convert_job *job)
 {
     for (size_t i = 0; i < job->n_tensors; i++) {
+        free(job->tensors[i]->made);
         free(job->tensors[i]->parts);
         free(job->tensors[i]);
     }
@@ -105,6 +164,8 @@ static enum strata_result decide_type(struct st_convert_tensor *t, struct strata
     static const uint32_t chosen[] = {
         [ST_CONVERT_F32] = ST_TYPE_F32, [ST_CONVERT_F16] = ST_TYPE_F16, [ST_CONVERT_BF16] = ST_TYPE_BF16};
     enum st_convert_type wanted = t->job->options->type;
+    if (t->made)
+        return STRATA_OK;
     uint32_t common = type_of_source(t->parts[0].tensor->dtype);
     for (size_t i = 0; i < t->n_parts; i++) {
         const struct st_safetensor *s = t->parts[i].tensor;
@@ -123,14 +184,18 @@ static uint64_t reorder(const struct st_convert_order *o, uint64_t i)
 {
     if (!o->groups || i < o->from)
         return i;
-    uint64_t j = (i - o->from) / o->block, inside = (i - o->from) % o->block;
-    return o->from + (o->per * (j % o->groups) + j / o->groups) * o->block + inside;
+    uint64_t at = o->span ? (i - o->from) % o->span : i - o->from, j = at / o->block;
+    return i - at + (o->per * (j % o->groups) + j / o->groups) * o->block + at % o->block;
 }
 
 /* Row r of the output, before its columns are put in order. */
 static void read_row(const struct st_convert_tensor *t, uint64_t r, float *out)
 {
     uint64_t at = reorder(&t->rows, r);
+    if (t->made) {
+        memcpy(out, t->made, (size_t)t->ne[0] * sizeof *out);
+        return;
+    }
     if (t->side_by_side) {
         size_t width = t->ne[0] / t->n_parts;
         for (size_t i = 0; i < t->n_parts; i++)
@@ -240,7 +305,7 @@ enum strata_result st_convert_tokenizer(const struct st_convert_job *job, uint64
     return STRATA_OK;
 }
 
-static const struct st_convert_family *const families[] = {&st_qwen4exp_convert};
+static const struct st_convert_family *const families[] = {&st_qwen4exp_convert, &st_llama_convert};
 
 static enum strata_result find_family(const struct st_hf *hf, const struct st_convert_family **out, struct strata_error *err)
 {
@@ -258,6 +323,11 @@ static enum strata_result find_family(const struct st_hf *hf, const struct st_co
                    st_printable(shown, sizeof shown, type, strlen(type)));
 }
 
+static bool begins(const char *name, const char *prefix)
+{
+    return prefix && !strncmp(name, prefix, strlen(prefix));
+}
+
 /* Nothing of the source may be lost without a word: what no plan uses is counted when it belongs to the vision tower or to a
  * draft layer that nobody asked for, and refused otherwise. */
 static enum strata_result check_left_over(const struct st_convert_job *job, const struct st_convert_family *family,
@@ -267,9 +337,9 @@ static enum strata_result check_left_over(const struct st_convert_job *job, cons
         const struct st_safetensor *t = st_safetensors_at(job->hf->tensors, i);
         if (job->used[i])
             continue;
-        if (!strncmp(t->name, family->vision_prefix, strlen(family->vision_prefix)))
+        if (begins(t->name, family->vision_prefix))
             report->left_out_vision++;
-        else if (!job->options->mtp_out && !strncmp(t->name, family->draft_prefix, strlen(family->draft_prefix)))
+        else if (!job->options->mtp_out && begins(t->name, family->draft_prefix))
             report->left_out_mtp++;
         else
             return st_fail(err, STRATA_E_MODEL, "%s: tensor %s is not part of a %s model", t->path, t->name, family->name);

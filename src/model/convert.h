@@ -25,7 +25,7 @@ struct st_convert_options {
 };
 
 struct st_convert_report {
-    const char *family;          /* "qwen4exp"; static */
+    const char *family;          /* "qwen4exp", "llama"; static */
     size_t tensors, mtp_tensors; /* written */
     size_t left_out_vision, left_out_mtp; /* source tensors that no output holds */
 };

@@ -15,9 +15,9 @@ enum st_convert_map {
 
 /* From entry `from` on, blocks of `block` entries change from grouped order (group g's `per` blocks together) to tiled
  * order (one block of every group, then the next): output block j is input block per * (j mod groups) + j / groups.
- * groups 0: everything stays. */
+ * span: the same within every `span` entries on their own (0: all entries are one span). groups 0: everything stays. */
 struct st_convert_order {
-    uint64_t from, block, groups, per;
+    uint64_t from, block, groups, per, span;
 };
 
 /* rows rows of a source, from row `first` on; the source is seen as a matrix whose rows are its last dimension. */
@@ -36,6 +36,7 @@ struct st_convert_tensor {
     bool side_by_side; /* the parts' rows are joined to longer rows instead of following each other */
     struct st_convert_part *parts; /* all with the same number of rows */
     size_t n_parts;
+    float *made; /* owned; ne[0] values that the family computed, in place of parts */
     struct st_convert_job *job;
 };
 
@@ -61,6 +62,25 @@ const struct st_safetensor *st_convert_find(const struct st_convert_job *job, co
 enum strata_result st_convert_add(struct st_convert_job *job, const char *name, uint32_t n_dims, const uint64_t *ne,
                                   size_t n_parts, bool fixed, struct st_convert_tensor **out, struct strata_error *err);
 
+/* A vector of count values (at most ST_CONVERT_MADE_MAX) that no source tensor holds. */
+enum { ST_CONVERT_MADE_MAX = 4096 };
+enum strata_result st_convert_add_made(struct st_convert_job *job, const char *name, const float *values, size_t count,
+                                       struct strata_error *err);
+
+/* Required integers of a configuration, each within low to high. */
+struct st_convert_setting {
+    const char *name;
+    uint64_t *out;
+    uint64_t low, high;
+};
+enum strata_result st_convert_settings(struct st_json config, const struct st_convert_setting *s, size_t n,
+                                       struct strata_error *err);
+
+/* general.*: the architecture, the name (of the options or the folder, then suffix), and as file type the one of the wish or
+ * of the source tensor `embedding`; it is only a label. */
+void st_convert_general(const struct st_convert_job *job, const char *architecture, const char *suffix,
+                        const char *embedding, struct st_gguf_writer *w);
+
 /* tokenizer.ggml.* and tokenizer.chat_template for a vocabulary of count rows; nothing when there is no tokenizer and the
  * options allow that. bos falls back to pad, as these tokenizers add none. */
 enum strata_result st_convert_tokenizer(const struct st_convert_job *job, uint64_t count, struct st_gguf_writer *w,
@@ -72,7 +92,7 @@ struct st_convert_family {
     const char *name;
     bool (*accepts)(const char *model_type);
     enum strata_result (*plan)(struct st_convert_job *job, bool draft, struct st_gguf_writer *w, struct strata_error *err);
-    const char *draft_prefix, *vision_prefix; /* of source names that only the draft file or no file takes */
+    const char *draft_prefix, *vision_prefix; /* of source names that only the draft file or no file takes; NULL: none */
 };
 
 #endif

@@ -5,7 +5,7 @@
 struct st_convert_family;
 struct st_synth_family;
 
-extern const struct st_convert_family st_qwen4exp_convert;
+extern const struct st_convert_family st_qwen4exp_convert, st_llama_convert;
 extern const struct st_synth_family st_qwen4exp_synth;
 
 #endif

@@ -20,29 +20,11 @@ struct config {
 
 /* ---- config.json ---- */
 
-struct setting {
-    const char *name;
-    uint64_t *out;
-    uint64_t low, high;
-};
-
-static enum strata_result read_settings(struct st_json text, const struct setting *s, size_t n, struct strata_error *err)
-{
-    enum strata_result r = STRATA_OK;
-    for (size_t i = 0; i < n && !r; i++) {
-        r = st_json_u64(text, s[i].name, s[i].out, err);
-        if (!r && (*s[i].out < s[i].low || *s[i].out > s[i].high))
-            r = st_fail(err, STRATA_E_FORMAT, "%s: %s is %llu, not %llu to %llu", text.where, s[i].name,
-                        (unsigned long long)*s[i].out, (unsigned long long)s[i].low, (unsigned long long)s[i].high);
-    }
-    return r;
-}
-
 static enum strata_result read_sizes(struct st_json text, struct config *c, struct strata_error *err)
 {
     uint64_t *d = c->f.dims, value_heads = 0, value_dim = 0;
     enum { BIG = 1 << 24 };
-    const struct setting settings[] = {
+    const struct st_convert_setting settings[] = {
         {"num_hidden_layers", &c->f.layers, 1, Q4E_MAX_LAYERS},
         {"hidden_size", &d[D_N], 1, BIG},
         {"vocab_size", &d[D_VOCAB], 1, BIG},
@@ -66,7 +48,7 @@ static enum strata_result read_sizes(struct st_json text, struct config *c, stru
         {"indexer_budget", &c->f.index_budget, 1, UINT32_MAX},
         {"indexer_compress_ratio", &c->f.index_block, 1, 65536},
     };
-    enum strata_result r = read_settings(text, settings, sizeof settings / sizeof settings[0], err);
+    enum strata_result r = st_convert_settings(text, settings, sizeof settings / sizeof settings[0], err);
     if (r)
         return r;
     if (c->f.experts_used > d[D_EXPERTS])
@@ -177,13 +159,13 @@ static enum strata_result read_ple(struct st_json text, struct config *c, struct
     if (!st_json_as_u64(json_array_get(layers, 0), &id) || id < 1 || id > c->f.layers)
         return st_fail(err, STRATA_E_FORMAT, "%s: ple_layer_ids are no layers (counted from 1)", text.where);
     c->f.ple_layer = id - 1;
-    const struct setting settings[] = {
+    const struct st_convert_setting settings[] = {
         {"ngram_size", &c->f.ngram, 2, Q4E_MAX_NGRAM},
         {"heads_per_ngram", &c->f.heads_per_ngram, 1, Q4E_MAX_NGRAM_HEADS},
         {"ple_conv_kernel_size", &c->f.dims[D_PLE_TAPS], 1, 64},
         {"ngram_vocab_size_base", &c->f.ngram_base, 1, UINT32_MAX},
     };
-    enum strata_result r = read_settings(text, settings, sizeof settings / sizeof settings[0], err);
+    enum strata_result r = st_convert_settings(text, settings, sizeof settings / sizeof settings[0], err);
     if (!r)
         r = st_json_u64_or(text, "ple_embed_dim", c->f.dims[D_N], &c->f.dims[D_PLE_WIDTH], err);
     if (!r)
@@ -453,37 +435,6 @@ static enum strata_result plan_draft_tensors(struct st_convert_job *job, const s
     return r ? r : add_layer(&p, false, err);
 }
 
-static void set_general(const struct st_convert_job *job, bool draft, struct st_gguf_writer *w)
-{
-    const char *dir = job->options->dir, *name = job->options->name;
-    size_t size = strlen(dir);
-    while (size > 1 && dir[size - 1] == '/')
-        size--;
-    const char *from = dir + size;
-    while (from > dir && from[-1] != '/')
-        from--;
-    char text[300];
-    if (name)
-        snprintf(text, sizeof text, "%s%s", name, draft ? " draft layer" : "");
-    else
-        snprintf(text, sizeof text, "%.*s%s", (int)(dir + size - from), from, draft ? " draft layer" : "");
-    st_gguf_set_string(w, "general.architecture", "qwen4exp", 8);
-    st_gguf_set_string(w, "general.name", text, strlen(text));
-    st_gguf_set_u32(w, "general.quantization_version", 2);
-}
-
-/* general.file_type is only a label: by the wish, or by the embedding's type. */
-static uint32_t file_type(const struct st_convert_job *job, const struct config *c)
-{
-    char name[MAX_FULL_NAME];
-    snprintf(name, sizeof name, "%sembed_tokens.weight", c->prefix);
-    const struct st_safetensor *t = st_convert_find(job, name);
-    enum st_convert_type type = job->options->type;
-    if (type == ST_CONVERT_BF16 || (type == ST_CONVERT_SOURCE && t && t->dtype == ST_DTYPE_BF16))
-        return 32;
-    return type == ST_CONVERT_F16 || (type == ST_CONVERT_SOURCE && t && t->dtype == ST_DTYPE_F16) ? 1 : 0;
-}
-
 static enum strata_result plan(struct st_convert_job *job, bool draft, struct st_gguf_writer *w, struct strata_error *err)
 {
     struct config *c = calloc(1, sizeof *c);
@@ -495,9 +446,10 @@ static enum strata_result plan(struct st_convert_job *job, bool draft, struct st
     if (!r)
         r = draft ? plan_draft_tensors(job, c, err) : plan_trunk_tensors(job, c, err);
     if (!r) {
-        set_general(job, draft, w);
+        char embedding[MAX_FULL_NAME];
+        snprintf(embedding, sizeof embedding, "%sembed_tokens.weight", c->prefix);
+        st_convert_general(job, "qwen4exp", draft ? " draft layer" : "", embedding, w);
         q4e_set_keys(&c->f, draft, w);
-        st_gguf_set_u32(w, "general.file_type", file_type(job, c));
         r = st_convert_tokenizer(job, c->f.dims[D_VOCAB], w, err);
     }
     free(c);

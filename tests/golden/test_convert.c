@@ -375,7 +375,7 @@ static void no_layers(json_t *root)
 
 static void other_model(json_t *root)
 {
-    json_object_set_new(root, "model_type", json_string("llama"));
+    json_object_set_new(root, "model_type", json_string("mistral"));
 }
 
 static void text_instead_of_number(json_t *root)
@@ -400,7 +400,7 @@ static void settings_that_cannot_be_served_are_named(void **state)
     } cases[] = {
         {silu_gate, STRATA_E_UNSUPPORTED, "output_gate_type"},
         {no_layers, STRATA_E_FORMAT, "num_hidden_layers"},
-        {other_model, STRATA_E_UNSUPPORTED, "llama"},
+        {other_model, STRATA_E_UNSUPPORTED, "mistral"},
         {text_instead_of_number, STRATA_E_FORMAT, "hidden_size"},
         {small_vocabulary, STRATA_E_MODEL, "lm_head.weight"},
     };

@@ -82,6 +82,46 @@ static void merges_written_as_text_and_other_pre_tokenizers_are_read(void **stat
     st_hf_close(hf);
 }
 
+#define LLAMA_BPE \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+" \
+    "[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define SPLIT "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" LLAMA_BPE "\"}}"
+#define DIGITS "{\"type\":\"Digits\",\"individual_digits\":true}"
+#define BYTES "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
+#define STEPS(a, b) "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" a "," b "]}"
+#define FRONT(token) "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"" token "\"}},{\"Sequence\":{\"id\":\"A\"}}]}"
+
+static void tokenizers_of_llama_models_are_recognised_with_their_first_token(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tokenizer, *config, *pre;
+        bool add_bos;
+        int64_t bos;
+    } cases[] = {
+        {"{" STEPS(SPLIT, "{\"type\":\"ByteLevel\",\"use_regex\":false}") "," MODEL "," ADDED
+         ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," FRONT("<end>") "]}}",
+         "{\"bos_token\":\"<end>\"}", "llama-bpe", true, 4},
+        {"{" STEPS(SPLIT, BYTES) "," MODEL "," ADDED ",\"post_processor\":" FRONT("<tag>") "}", "{}", "llama-bpe", true, 5},
+        {"{" STEPS(SPLIT, BYTES) "," MODEL "," ADDED ",\"post_processor\":" FRONT("<tag>") "}",
+         "{\"bos_token\":\"<end>\",\"add_bos_token\":false}", "llama-bpe", false, 4},
+        {"{" STEPS(DIGITS, BYTES) "," MODEL "," ADDED "}", "{\"bos_token\":\"<end>\"}", "smollm", false, 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct strata_error err;
+        struct st_hf *hf;
+        struct st_hf_tokenizer t;
+        write_folder("{}", cases[i].tokenizer, cases[i].config);
+        assert_ok(st_hf_open(work, &hf, &err), &err);
+        assert_ok(st_hf_read_tokenizer(hf, 7, &t, &err), &err);
+        assert_string_equal(t.pre, cases[i].pre);
+        assert_int_equal(t.add_bos, cases[i].add_bos);
+        assert_int_equal(t.bos, cases[i].bos);
+        st_hf_tokenizer_free(&t);
+        st_hf_close(hf);
+    }
+}
+
 static void broken_tokenizers_are_named(void **state)
 {
     (void)state;
@@ -106,6 +146,9 @@ static void broken_tokenizers_are_named(void **state)
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+\"}}," MODEL "}", "{}", 7, STRATA_E_UNSUPPORTED,
          "not one of the known ones"},
         {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," MODEL "}", "{}", 7, STRATA_E_UNSUPPORTED, "unknown type"},
+        {"{" STEPS(DIGITS, SPLIT) "," MODEL "}", "{}", 7, STRATA_E_UNSUPPORTED, "single digits"},
+        {"{" PRE "," MODEL "," ADDED ",\"post_processor\":" FRONT("<tag>") "}", "{\"bos_token\":\"<end>\"}", 7,
+         STRATA_E_UNSUPPORTED, "post_processor adds a token"},
         {"{" PRE "," MODEL "}", "{\"eos_token\":\"<none>\"}", 7, STRATA_E_FORMAT, "eos_token '<none>' is no token"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -178,6 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tokenizer_becomes_lists_with_types),
         cmocka_unit_test(merges_written_as_text_and_other_pre_tokenizers_are_read),
+        cmocka_unit_test(tokenizers_of_llama_models_are_recognised_with_their_first_token),
         cmocka_unit_test(broken_tokenizers_are_named),
         cmocka_unit_test(folders_that_are_no_models_are_refused),
         cmocka_unit_test(chat_templates_come_from_either_place),
