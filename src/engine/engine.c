@@ -1,6 +1,7 @@
 /* strata_engine: the model's programs placed in one arena, and the passes over them. */
-#include "engine/engine.h"
+#include "engine/pipeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,7 +73,6 @@ static void take_rows(struct strata_engine *e, struct st_bump *b)
         e->rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
         e->ngram_rows = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint64_t));
     }
-    e->hand_off = st_bump_take(b, n, e->dims.wide * sizeof(float));
 }
 
 static struct st_model_options bind_options(const struct strata_engine *e)
@@ -83,7 +83,6 @@ static struct st_model_options bind_options(const struct strata_engine *e)
                                          norm == STRATA_MTP_NORM_FILE ? -1 : norm == STRATA_MTP_NORM_PER_STREAM};
 }
 
-/* Memory of the rows, and of the residual between stages. */
 static enum strata_result open_rows(struct strata_engine *e, struct strata_error *err)
 {
     struct st_bump b = {0};
@@ -136,17 +135,27 @@ static enum strata_result open_stages(struct strata_engine *e, struct strata_err
                                      .options = bind_options(e),
                                      .placement = e->placement,
                                      .ngram = &e->ngram};
-    return st_engine_open_stages(e, &config, err);
+    enum strata_result r = st_engine_open_stages(e, &config, err);
+    return r ? r : st_pipeline_open(e, err);
 }
 
 enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
                                         struct strata_engine **out, struct strata_error *err)
+{
+    return st_engine_create(model, options, NULL, NULL, out, err);
+}
+
+enum strata_result st_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                    const struct st_runtime *const *runtimes, const struct st_image_set *images,
+                                    struct strata_engine **out, struct strata_error *err)
 {
     static const struct strata_engine_options defaults;
     struct strata_engine *e = calloc(1, sizeof *e);
     if (!e)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for an engine", model->gguf->path);
     e->model = model;
+    e->runtimes = runtimes;
+    e->images = images;
     e->options = options ? *options : defaults;
     enum strata_result r = STRATA_OK;
     if (e->options.mtp_path) {
@@ -164,7 +173,7 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
     if (!r && model->tokenizer && st_tokenizer_count(model->tokenizer) > e->dims.embeddings)
         r = st_fail(err, STRATA_E_MODEL, "%s: %zu tokens but only %u rows of token_embd.weight", model->gguf->path,
                     st_tokenizer_count(model->tokenizer), e->dims.embeddings);
-    if (!r && !(e->slot_used = calloc(e->options.sessions, sizeof *e->slot_used)))
+    if (!r && !(e->slot = calloc(e->options.sessions, sizeof *e->slot)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for %u sessions", e->options.sessions);
     if (!r)
         r = st_kernels_choose(e->options.cpu, &e->kernels, err);
@@ -182,16 +191,22 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
     return STRATA_OK;
 }
 
+static void close_stages(struct strata_engine *e)
+{
+    st_pipeline_close(e);
+    st_engine_close_stages(e);
+}
+
 void strata_engine_free(struct strata_engine *e)
 {
     if (!e)
         return;
-    st_engine_close_stages(e);
+    close_stages(e);
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
     free(e->mtp_path);
-    free(e->slot_used);
+    free(e->slot);
     free(e->row_memory);
     free(e);
 }
@@ -201,51 +216,44 @@ void strata_engine_options(const struct strata_engine *e, struct strata_engine_o
     *out = e->options;
 }
 
-/* Asks for the n-gram rows of the pass. */
-static enum strata_result begin_ngram(struct strata_engine *e, struct strata_error *err)
+void st_engine_find_lost(struct strata_engine *e)
 {
-    const struct st_rows *rows = &e->rows;
-    uint32_t heads = e->ngram.hash->heads;
-    for (size_t i = 0; i < (size_t)rows->n; i++)
-        st_ngram_rows(e->ngram.hash, rows->token[i], rows->history + i * ST_HISTORY, e->ngram_rows + i * heads);
-    return st_ngram_io_begin(e->ngram_io, e->ngram_rows, (size_t)rows->n * heads, rows->ngram_index, err);
+    for (int k = 0; k < e->n_stages && !e->broken; k++) {
+        struct st_device *dev = e->opened[k];
+        struct strata_error why;
+        if (!dev || !dev->table->device_sync(dev->rt, &why))
+            continue;
+        e->broken = true;
+        e->n_lost = e->n_lost < ST_STAGES_MAX ? e->n_lost + 1 : ST_STAGES_MAX;
+        struct st_lost_device *lost = &e->lost[e->n_lost - 1];
+        snprintf(lost->name, sizeof lost->name, "%s", dev->name);
+        snprintf(lost->why, sizeof lost->why, "%.*s", (int)sizeof lost->why - 1, why.text);
+    }
+    for (uint32_t i = 0; i < e->options.sessions && e->broken; i++)
+        if (e->slot[i])
+            st_session_forget(e->slot[i]);
 }
 
-/* Runs the trunk through all stages; the residual after the last layer stays in hand_off if it is wanted. */
-static enum strata_result run_trunk(struct strata_engine *e, float *residuals, size_t first_row, size_t all_rows, bool wide,
-                                    struct strata_error *err)
+enum strata_result st_engine_ready(struct strata_engine *e, struct strata_error *err)
 {
-    enum strata_result r = e->ngram_io ? begin_ngram(e, err) : STRATA_OK;
-    for (int i = 0; i < e->n_stages && !r; i++) {
-        struct st_pass pass = {.part = ST_PART_TRUNK,
-                               .rows = &e->rows,
-                               .wide_in = i > 0 ? e->hand_off : NULL,
-                               .wide_out = wide || i + 1 < e->n_stages ? e->hand_off : NULL,
-                               .ngram = e->ngram_io,
-                               .residuals = residuals,
-                               .residual_stride = all_rows * e->dims.wide,
-                               .first_row = first_row};
-        r = e->stages[i]->ops->run(e->stages[i], &pass, err);
+    if (!e->broken)
+        return STRATA_OK;
+    close_stages(e);
+    enum strata_result r = open_stages(e, err);
+    if (r) {
+        close_stages(e);
+        return st_fail_in(err, r, "the model could not be loaded again after %s was lost", e->lost[e->n_lost - 1].name);
     }
-    e->logits = e->stages[e->n_stages - 1]->logits;
-    return r;
+    e->broken = false;
+    for (uint32_t i = 0; i < e->options.sessions; i++)
+        if (e->slot[i])
+            st_session_forget(e->slot[i]); /* clears its place in the new stages */
+    return STRATA_OK;
 }
 
 static void text_axis(int32_t *axis, int32_t at)
 {
     axis[0] = axis[1] = axis[2] = at;
-}
-
-/* Fills row i of the pass: the session's token number pos. */
-static void fill_row(struct strata_session *s, size_t i, uint32_t pos)
-{
-    struct st_rows *rows = &s->engine->rows;
-    rows->slot[i] = (int32_t)s->slot;
-    rows->pos[i] = (int32_t)pos;
-    rows->token[i] = s->ids[pos];
-    rows->embd_row[i] = 0;
-    for (uint32_t h = 0; h < ST_HISTORY; h++)
-        rows->history[i * ST_HISTORY + h] = h < pos ? s->ids[pos - 1 - h] : -1;
 }
 
 static void set_rows(struct strata_engine *e, size_t n)
@@ -268,47 +276,38 @@ static enum strata_result check_ids(const struct strata_engine *e, const int32_t
     return STRATA_OK;
 }
 
-/* One pass over in's rows [from, from + n). After a failure the session's state is between two tokens, so it is reset. */
-static enum strata_result pass(struct strata_session *s, const struct st_input *in, const struct st_output *out, size_t from,
-                               size_t n, bool want, struct strata_error *err)
+void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n)
 {
     struct strata_engine *e = s->engine;
     struct st_rows *rows = &e->rows;
-    size_t vocabulary = e->dims.vocabulary, hidden = e->dims.hidden, wide = e->dims.wide;
+    size_t hidden = e->dims.hidden;
     for (size_t i = 0; i < n; i++) {
-        fill_row(s, i, s->count + (uint32_t)i);
-        if (in->axis) {
-            memcpy(rows->axis + 3 * i, in->axis + 3 * (from + i), 3 * sizeof *rows->axis);
-            for (int k = 0; k < 3; k++)
-                s->next_axis = rows->axis[3 * i + (size_t)k] >= s->next_axis ? rows->axis[3 * i + (size_t)k] + 1
-                                                                              : s->next_axis;
-        } else {
-            text_axis(rows->axis + 3 * i, s->next_axis++);
-        }
-        if (in->embd && in->embd_row[from + i]) {
-            rows->embd_row[i] = 1;
-            memcpy(rows->embd + i * hidden, in->embd + (from + i) * hidden, hidden * sizeof(float));
-        }
+        size_t at = from + i, pos = s->count + at;
+        rows->slot[i] = (int32_t)s->slot;
+        rows->pos[i] = (int32_t)pos;
+        rows->token[i] = s->ids[pos];
+        for (uint32_t h = 0; h < ST_HISTORY; h++)
+            rows->history[i * ST_HISTORY + h] = h < pos ? s->ids[pos - 1 - h] : -1;
+        if (in->axis)
+            memcpy(rows->axis + 3 * i, in->axis + 3 * at, 3 * sizeof *rows->axis);
+        else
+            text_axis(rows->axis + 3 * i, s->next_axis + (int32_t)at);
+        rows->embd_row[i] = in->embd && in->embd_row[at];
+        if (rows->embd_row[i])
+            memcpy(rows->embd + i * hidden, in->embd + at * hidden, hidden * sizeof(float));
     }
     set_rows(e, n);
     rows->n_out = 0;
-    for (size_t i = out->all_logits ? 0 : n - 1; i < n && want; i++)
-        rows->out[rows->n_out++] = (int32_t)i;
-    e->logits_of = NULL;
-    enum strata_result r = run_trunk(e, out->residuals, from, in->count, out->wide != NULL, err);
-    if (r) {
-        strata_session_reset(s);
-        return r;
-    }
-    s->count += (uint32_t)n;
-    if (want && out->logits)
-        memcpy(out->logits + (out->all_logits ? from : 0) * vocabulary, e->logits,
-               (size_t)rows->n_out * vocabulary * sizeof(float));
-    if (want && !out->all_logits)
-        e->logits_of = s;
-    if (out->wide)
-        memcpy(out->wide + from * wide, e->hand_off, n * wide * sizeof(float));
-    return STRATA_OK;
+}
+
+/* Counts done tokens of the input as held. */
+static void hold(struct strata_session *s, const struct st_input *in, size_t done)
+{
+    s->count += (uint32_t)done;
+    if (!in->axis)
+        s->next_axis += (int32_t)done;
+    for (size_t i = 0; i < 3 * done && in->axis; i++)
+        s->next_axis = in->axis[i] >= s->next_axis ? in->axis[i] + 1 : s->next_axis;
 }
 
 enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
@@ -316,20 +315,30 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
 {
     struct strata_engine *e = s->engine;
     enum strata_result r = check_ids(e, in->ids, in->count, err);
+    if (!r)
+        r = st_engine_ready(e, err);
     if (r)
         return r;
     if (in->count > e->options.context - s->count)
         return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count,
                        in->count, e->options.context);
     memcpy(s->ids + s->count, in->ids, in->count * sizeof *s->ids);
-    size_t chunk = e->options.prefill;
-    if (out->all_logits && chunk > e->placement.out_rows)
-        chunk = e->placement.out_rows;
-    for (size_t from = 0; from < in->count && !r; from += chunk) {
-        size_t n = in->count - from < chunk ? in->count - from : chunk;
-        r = pass(s, in, out, from, n, out->all_logits || from + n == in->count, err);
+    struct st_flow flow = {.session = s, .in = in, .out = out, .chunk = e->options.prefill};
+    if (out->all_logits && flow.chunk > e->placement.out_rows)
+        flow.chunk = e->placement.out_rows;
+    e->logits_of = NULL;
+    size_t done = 0;
+    r = st_pipeline_run(e, &flow, &done, err);
+    if (r) {
+        /* The session's state is between two tokens. */
+        st_engine_find_lost(e);
+        st_session_forget(s);
+        return r;
     }
-    return r;
+    hold(s, in, done);
+    if (in->count && done == in->count && !out->all_logits)
+        e->logits_of = s;
+    return STRATA_OK;
 }
 
 enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
@@ -340,6 +349,8 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
     if (!e->dims.draft)
         return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", e->model->gguf->path);
     enum strata_result r = check_ids(e, ids, count, err);
+    if (!r)
+        r = st_engine_ready(e, err);
     if (r)
         return r;
     if (first > e->options.context || count > e->options.context - first)
@@ -362,9 +373,11 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
                                .rows = rows,
                                .wide_in = wide + from * width,
                                .wide_out = wide_out ? wide_out + from * width : NULL};
-        r = last->ops->run(last, &pass, err);
-        if (r)
+        r = st_stage_run(last, &pass, err);
+        if (r) {
+            st_engine_find_lost(e);
             return r;
+        }
         if (logits)
             memcpy(logits + from * vocabulary, last->logits, n * vocabulary * sizeof(float));
     }

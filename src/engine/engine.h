@@ -12,6 +12,17 @@
 
 enum { ST_STAGES_MAX = ST_PLAN_STAGES };
 
+/* A page-locked buffer between two stages: [rows][wide]. */
+struct st_hand_off {
+    float *wide;
+    bool locked_from, locked_to; /* by the stage before and the one behind */
+};
+
+/* A device that was lost while the model ran on it. */
+struct st_lost_device {
+    char name[16], why[300];
+};
+
 struct strata_model {
     struct st_gguf *gguf;
     struct st_tokenizer *tokenizer; /* NULL: the file has no usable vocabulary; ids only */
@@ -39,12 +50,17 @@ struct strata_engine {
     char placement_text[2048];
     struct st_stage *stages[ST_STAGES_MAX]; /* in the order of layers */
     int n_stages;
-    float *hand_off;     /* [rows][wide]: residual between stages and for callers */
-    const float *logits; /* of the last pass */
+    struct st_hand_off hand_off[ST_STAGES_MAX][ST_STAGE_PASSES]; /* behind each stage but the last */
+    const float *logits;                                        /* of the last pass */
     struct st_ngram_table ngram;
     struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
     uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
-    bool *slot_used;
+    struct strata_session **slot; /* [sessions]: who has it, or NULL */
+    bool broken;                  /* a device was lost: the stages are opened again before the next pass */
+    struct st_lost_device lost[ST_STAGES_MAX]; /* since the engine was created; an automatic choice leaves them out */
+    int n_lost;
+    const struct st_runtime *const *runtimes; /* NULL: this build's */
+    const struct st_image_set *images;        /* likewise */
     const struct strata_session *logits_of; /* whose last logits lie in row 0 of logits, or NULL */
 };
 
@@ -72,7 +88,16 @@ struct st_output {
     bool all_logits;
     float *residuals; /* [layers][count][wide]: after each layer */
     float *wide;      /* [count][wide]: after the last layer */
+    /* After each chunk of at most the engine's prefill, in order: done tokens are computed. False ends the evaluation after the
+     * chunks that were begun; the session then holds fewer tokens than were given. */
+    bool (*chunk_done)(void *user, size_t done);
+    void *user;
 };
+
+/* strata_engine_create over the given runtimes and images instead of this build's (see struct st_device_options). */
+enum strata_result st_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                    const struct st_runtime *const *runtimes, const struct st_image_set *images,
+                                    struct strata_engine **out, struct strata_error *err);
 
 enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
                                    struct strata_error *err);
@@ -91,6 +116,18 @@ enum strata_result st_model_sampling(const struct strata_model *model, struct st
 enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
                                          struct strata_error *err);
 void st_engine_close_stages(struct strata_engine *e);
+
+/* Faults. After a pass or a copy of state that failed: a device that is lost breaks the engine, and no session holds anything any
+ * more. Before the next one: a broken engine closes its stages and opens them again, with the same devices, or with what is left
+ * of an automatic choice. When that fails the engine stays broken, and the next call tries again. */
+void st_engine_find_lost(struct strata_engine *e);
+enum strata_result st_engine_ready(struct strata_engine *e, struct strata_error *err);
+
+/* Forgets what the session holds; a cancel that is under way stays. */
+void st_session_forget(struct strata_session *s);
+
+/* Fills the engine's rows with tokens [from, from + n) of an evaluation that begins behind what the session holds. No logits. */
+void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n);
 
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);

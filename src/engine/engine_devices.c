@@ -7,10 +7,12 @@
 /* Stays free on every device for the driver and others. */
 static const uint64_t RESERVE = 512ull << 20;
 
-static enum strata_result device_options(const struct strata_engine_options *o, struct st_device_options *out,
+static enum strata_result device_options(const struct strata_engine *e, struct st_device_options *out,
                                          struct strata_error *err)
 {
-    *out = (struct st_device_options){.devices = o->devices, .executor = o->simulate};
+    const struct strata_engine_options *o = &e->options;
+    *out = (struct st_device_options){
+        .devices = o->devices, .executor = o->simulate, .runtimes = e->runtimes, .images = e->images};
     if (!o->check || !strcmp(o->check, "none"))
         out->check = ST_CHECK_NONE;
     else if (!strcmp(o->check, "sync"))
@@ -39,6 +41,15 @@ static enum strata_result resolve(struct strata_engine *e, const struct st_stage
     return st_device_open(e->devices, found, needed, out, err);
 }
 
+/* Why a device was lost before, or NULL. */
+static const char *lost_before(const struct strata_engine *e, const char *name)
+{
+    for (int i = 0; i < e->n_lost; i++)
+        if (!strcmp(e->lost[i].name, name))
+            return e->lost[i].why;
+    return NULL;
+}
+
 /* Opens every chosen device with the kernels of the whole model; drops what cannot serve where that is allowed. The caller closes
  * what is in by_choice, also after a failure. */
 static enum strata_result open_devices(struct strata_engine *e, const struct st_stage_config *config,
@@ -49,14 +60,19 @@ static enum strata_result open_devices(struct strata_engine *e, const struct st_
     int kept = 0;
     for (int i = 0; i < set->chosen_count; i++) {
         struct st_device *dev = NULL;
-        enum strata_result r = resolve(e, config, set->chosen[i], &dev, err);
+        struct strata_error why = {0};
+        const char *name = set->list[set->chosen[i]].name, *lost = automatic ? lost_before(e, name) : NULL;
+        enum strata_result r = lost ? st_fail(&why, STRATA_E_DEVICE, "it was lost: %s", lost)
+                                    : resolve(e, config, set->chosen[i], &dev, &why);
         if (r && !automatic) {
             set->chosen_count = kept;
+            if (err)
+                *err = why;
             return r;
         }
         if (r) {
             char line[600];
-            snprintf(line, sizeof line, "%s is left out: %s", set->list[set->chosen[i]].name, err ? err->text : "");
+            snprintf(line, sizeof line, "%s is left out: %s", name, why.text);
             note(e, line);
             continue;
         }
@@ -107,7 +123,8 @@ enum strata_result st_engine_open_stages(struct strata_engine *e, const struct s
 {
     struct st_device_options o;
     struct st_device *by_choice[ST_MAX_DEVICES] = {NULL};
-    enum strata_result r = device_options(&e->options, &o, err);
+    e->placement_text[0] = 0;
+    enum strata_result r = device_options(e, &o, err);
     if (!r && strcmp(e->options.devices, "cpu")) {
         r = st_devices_open(&o, &e->devices, err);
         if (!r)
@@ -143,10 +160,12 @@ void st_engine_close_stages(struct strata_engine *e)
         st_stage_close(e->stages[i]);
     e->n_stages = 0;
     for (int i = 0; i < ST_STAGES_MAX; i++)
-        if (e->opened[i])
+        if (e->opened[i]) {
             st_device_close(e->opened[i]);
-    if (e->devices)
-        st_devices_close(e->devices);
+            e->opened[i] = NULL;
+        }
+    st_devices_close(e->devices);
+    e->devices = NULL;
 }
 
 const char *strata_engine_placement(const struct strata_engine *e)

@@ -51,27 +51,35 @@ static size_t reusable(const struct strata_session *s, const struct strata_reque
     return s->count < q->count || s->engine->logits_of == s ? s->count : 0;
 }
 
+struct reading {
+    struct answer *answer;
+    size_t reused;
+    double start;
+};
+
+static bool show_reading(void *user, size_t done)
+{
+    struct reading *reading = user;
+    struct answer *a = reading->answer;
+    a->stats->read_tokens = done;
+    a->stats->read_seconds = now() - reading->start;
+    emit(a, &(struct strata_event){.kind = STRATA_EVENT_PROMPT,
+                                   .prompt_done = reading->reused + done,
+                                   .prompt_total = a->request->count});
+    return !a->ended;
+}
+
 static enum strata_result read_prompt(struct answer *a)
 {
     struct strata_session *s = a->session;
     const struct strata_request *q = a->request;
-    size_t reused = reusable(s, q);
-    double start = now();
-    if (reused == 0)
-        strata_session_reset(s);
-    a->stats->reused_tokens = reused;
-    for (size_t at = reused; at < q->count && !a->ended;) {
-        size_t n = q->count - at < s->engine->options.prefill ? q->count - at : s->engine->options.prefill;
-        struct st_input in = {.ids = q->ids + at, .count = n};
-        enum strata_result r = st_session_eval(s, &in, &(struct st_output){0}, a->err);
-        if (r)
-            return r;
-        at += n;
-        a->stats->read_tokens += n;
-        a->stats->read_seconds = now() - start;
-        emit(a, &(struct strata_event){.kind = STRATA_EVENT_PROMPT, .prompt_done = at, .prompt_total = q->count});
-    }
-    return STRATA_OK;
+    struct reading reading = {.answer = a, .reused = reusable(s, q), .start = now()};
+    if (reading.reused == 0)
+        st_session_forget(s);
+    a->stats->reused_tokens = reading.reused;
+    struct st_input in = {.ids = q->ids + reading.reused, .count = q->count - reading.reused};
+    struct st_output out = {.chunk_done = show_reading, .user = &reading};
+    return in.count ? st_session_eval(s, &in, &out, a->err) : STRATA_OK;
 }
 
 /* Shows a token and its text, as far as no stop text can begin in it. */

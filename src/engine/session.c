@@ -50,7 +50,7 @@ uint64_t st_model_fingerprint(const struct st_gguf *g)
 enum strata_result strata_session_create(struct strata_engine *e, struct strata_session **out, struct strata_error *err)
 {
     uint32_t slot = 0;
-    while (slot < e->options.sessions && e->slot_used[slot])
+    while (slot < e->options.sessions && e->slot[slot])
         slot++;
     if (slot == e->options.sessions)
         return st_fail(err, STRATA_E_LIMIT, "all %u sessions of the engine are in use", e->options.sessions);
@@ -64,7 +64,7 @@ enum strata_result strata_session_create(struct strata_engine *e, struct strata_
     s->engine = e;
     s->slot = slot;
     s->ids = ids;
-    e->slot_used[slot] = true;
+    e->slot[slot] = s;
     strata_session_reset(s);
     *out = s;
     return STRATA_OK;
@@ -76,7 +76,7 @@ void strata_session_free(struct strata_session *s)
         return;
     if (s->engine->logits_of == s)
         s->engine->logits_of = NULL;
-    s->engine->slot_used[s->slot] = false;
+    s->engine->slot[s->slot] = NULL;
     free(s->ids);
     free(s);
 }
@@ -118,15 +118,20 @@ static enum strata_result clear_piece(void *user, struct st_stage *stage, const 
                               : stage->ops->clear(stage, p->base + s->slot * p->slot_stride, p->unit_bytes, NULL);
 }
 
-void strata_session_reset(struct strata_session *s)
+void st_session_forget(struct strata_session *s)
 {
     /* A device that cannot clear its memory has failed; the next pass on it reports that. */
     for_pieces(s, clear_piece, s);
     s->count = 0;
     s->next_axis = 0;
-    atomic_store(&s->cancelled, false);
     if (s->engine->logits_of == s)
         s->engine->logits_of = NULL;
+}
+
+void strata_session_reset(struct strata_session *s)
+{
+    st_session_forget(s);
+    atomic_store(&s->cancelled, false);
 }
 
 void strata_session_cancel(struct strata_session *s)
@@ -203,6 +208,9 @@ static struct file_header header_of(const struct strata_session *s)
 
 enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
 {
+    enum strata_result r = st_engine_ready(s->engine, err);
+    if (r)
+        return r;
     struct writer w = {.err = err, .hash = XXH3_createState()};
     struct walk walk = {
         .session = s, .tokens = s->count, .bytes = put_state, .writer = &w, .buffer = malloc(BUFFER_BYTES), .err = err};
@@ -213,13 +221,15 @@ enum strata_result strata_session_save(struct strata_session *s, const char *pat
     }
     XXH3_64bits_reset(w.hash);
     struct file_header h = header_of(s);
-    enum strata_result r = st_out_open(path, &w.out, err);
+    r = st_out_open(path, &w.out, err);
     if (!r)
         r = put(&w, &h, sizeof h);
     if (!r)
         r = put(&w, s->ids, s->count * sizeof *s->ids);
     if (!r)
         r = for_pieces(s, walk_piece, &walk);
+    if (r)
+        st_engine_find_lost(s->engine);
     uint64_t hash = XXH3_64bits_digest(w.hash);
     if (!r)
         r = st_out_write(&w.out, &hash, sizeof hash, err);
@@ -283,7 +293,9 @@ enum strata_result strata_session_restore(struct strata_session *s, const char *
 {
     struct st_map map;
     struct file_header h;
-    enum strata_result r = st_map_open(path, &map, err);
+    enum strata_result r = st_engine_ready(s->engine, err);
+    if (!r)
+        r = st_map_open(path, &map, err);
     if (r)
         return r;
     r = check_file(s, path, &map, &h, err);
@@ -296,6 +308,8 @@ enum strata_result strata_session_restore(struct strata_session *s, const char *
         r = for_pieces(s, walk_piece, &walk);
         s->count = r ? 0 : h.tokens;
         s->next_axis = r ? 0 : h.next_axis;
+        if (r)
+            st_engine_find_lost(s->engine);
     }
     st_map_close(&map);
     return r;

@@ -8,7 +8,7 @@
 
 struct st_device;
 
-/* One pass, as the engine gives it to a stage. All memory is the host's and stays valid until the stage has run. */
+/* One pass, as the engine gives it to a stage. All memory is the host's. */
 struct st_pass {
     enum st_part part;
     const struct st_rows *rows;
@@ -19,16 +19,26 @@ struct st_pass {
     size_t residual_stride, first_row;
 };
 
+enum { ST_STAGE_PASSES = 2 }; /* passes that a stage may have begun and not finished */
+
 struct st_stage;
 
 struct st_stage_ops {
-    /* Runs a pass to its end. stage->logits then holds the rows that were asked for, if the stage has the head. */
-    enum strata_result (*run)(struct st_stage *s, const struct st_pass *pass, struct strata_error *err);
+    /* Gives a pass to the stage, behind those that were begun before. What it needs of rows and n-gram rows has been taken when
+     * this returns; wide_in, wide_out and residuals stay valid until its finish. A CPU stage computes the whole pass here. After
+     * a failure only drop may follow. */
+    enum strata_result (*begin)(struct st_stage *s, const struct st_pass *pass, struct strata_error *err);
+    /* Waits for the oldest pass that was begun and not finished. If the stage has the head, logits then holds the rows that the
+     * pass asked for, until the next pass that asks for some is begun. */
+    enum strata_result (*finish)(struct st_stage *s, struct strata_error *err);
+    /* Forgets the passes that were begun, once nothing of them touches the host's memory any more. */
+    void (*drop)(struct st_stage *s);
+    /* Page-locks memory of the caller's (whole pages) that passes will name as wide_in or wide_out, until unlock_host. */
+    enum strata_result (*lock_host)(struct st_stage *s, void *memory, uint64_t bytes, struct strata_error *err);
+    void (*unlock_host)(struct st_stage *s, void *memory);
     /* Bytes of state; at is an address inside a piece of one of the stage's programs. */
-    enum strata_result (*read)(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes,
-                               struct strata_error *err);
-    enum strata_result (*write)(struct st_stage *s, uint8_t *at, const void *from, uint64_t bytes,
-                                struct strata_error *err);
+    enum strata_result (*read)(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes, struct strata_error *err);
+    enum strata_result (*write)(struct st_stage *s, uint8_t *at, const void *from, uint64_t bytes, struct strata_error *err);
     enum strata_result (*clear)(struct st_stage *s, uint8_t *at, uint64_t bytes, struct strata_error *err);
     void (*close)(struct st_stage *s);
 };
@@ -36,6 +46,7 @@ struct st_stage_ops {
 struct st_stage {
     const struct st_stage_ops *ops;
     char name[32]; /* of the device */
+    bool host;     /* begin computes on the calling thread */
     uint32_t first, end;
     struct st_model bound; /* weights where the device reads them */
     struct st_model_dims dims;

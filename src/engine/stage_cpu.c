@@ -42,7 +42,7 @@ static size_t stretch_end(const struct st_program *p, size_t from, bool residual
     return to;
 }
 
-static enum strata_result cpu_run(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
+static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct cpu_stage *c = (struct cpu_stage *)stage;
     const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
@@ -67,6 +67,33 @@ static enum strata_result cpu_run(struct st_stage *stage, const struct st_pass *
         memcpy(pass->wide_out, p->wide, bytes);
     stage->logits = p->logits;
     return r;
+}
+
+static enum strata_result cpu_finish(struct st_stage *s, struct strata_error *err)
+{
+    (void)s;
+    (void)err;
+    return STRATA_OK;
+}
+
+static void cpu_drop(struct st_stage *s)
+{
+    (void)s;
+}
+
+static enum strata_result cpu_lock_host(struct st_stage *s, void *memory, uint64_t bytes, struct strata_error *err)
+{
+    (void)s;
+    (void)memory;
+    (void)bytes;
+    (void)err;
+    return STRATA_OK;
+}
+
+static void cpu_unlock_host(struct st_stage *s, void *memory)
+{
+    (void)s;
+    (void)memory;
 }
 
 static enum strata_result cpu_read(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes,
@@ -106,8 +133,15 @@ static void cpu_close(struct st_stage *stage)
     free(c);
 }
 
-static const struct st_stage_ops cpu_ops = {
-    .run = cpu_run, .read = cpu_read, .write = cpu_write, .clear = cpu_clear, .close = cpu_close};
+static const struct st_stage_ops cpu_ops = {.begin = cpu_begin,
+                                            .finish = cpu_finish,
+                                            .drop = cpu_drop,
+                                            .lock_host = cpu_lock_host,
+                                            .unlock_host = cpu_unlock_host,
+                                            .read = cpu_read,
+                                            .write = cpu_write,
+                                            .clear = cpu_clear,
+                                            .close = cpu_close};
 
 /* Lays out the programs from base; NULL only counts. */
 static enum strata_result lay_out(struct cpu_stage *c, uint8_t *base, struct strata_error *err)
@@ -194,6 +228,7 @@ enum strata_result st_stage_cpu_open(const struct st_stage_config *config, const
         return st_fail(err, STRATA_E_MEMORY, "cpu: no memory for a stage");
     struct st_stage *s = &c->base;
     s->ops = &cpu_ops;
+    s->host = true;
     snprintf(s->name, sizeof s->name, "cpu");
     s->placement = config->placement;
     c->kernels = kernels;

@@ -2,7 +2,9 @@
  * to launches; windows are replayed as captured graphs.
  *
  * A pass: the rows are packed into page-locked memory and copied in one piece, the residual that enters follows, the launches
- * run, logits and the residual that leaves are copied out, and the queue is waited for once. */
+ * run, logits and the residual that leaves are copied out, and an event ends it. The packed rows are two deep, so that a pass can
+ * be given while the one before runs; everything on the device is in the order of one queue. In a prompt an event follows every
+ * layer: a device that fails or stands still does so in a layer that can be named. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +32,16 @@ struct device_stage {
     struct layout at;
     st_addr memory;
     struct st_rows rows;       /* arrays at device addresses, for the counts of the current pass */
-    uint8_t *host;             /* page-locked: packed rows, then logits and residuals */
-    uint64_t host_rows;        /* bytes of the first part */
-    float *host_logits, *host_wide;
+    uint8_t *host;             /* page-locked: packed rows of each pass under way, then logits */
+    uint64_t host_rows;        /* bytes of the rows of one pass */
+    float *host_logits;
+    struct flight {
+        struct st_event *done;
+        struct st_event **layer; /* [end - first]: the layer's last launch has run; of prompts */
+        bool layers;             /* they were recorded */
+        int32_t rows;
+    } flight[ST_STAGE_PASSES];
+    unsigned begun, finished; /* passes */
     uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
     struct st_gpu_target target;
     struct st_gpu_list list;
@@ -176,8 +185,9 @@ static void embed_rows(struct device_stage *d, enum st_part part, const struct s
     }
 }
 
-/* Packs the pass's rows and starts their copy. */
-static enum strata_result send_rows(struct device_stage *d, const struct st_pass *pass, struct strata_error *err)
+/* Packs the pass's rows into host and starts their copy. */
+static enum strata_result send_rows(struct device_stage *d, const struct st_pass *pass, uint8_t *host,
+                                    struct strata_error *err)
 {
     const struct st_rows *h = pass->rows;
     uint64_t n = (uint64_t)h->n, bytes, distinct = 0, at = 0;
@@ -198,16 +208,16 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
     for (int i = 0; i < count; i++) {
         uint64_t used = list[i].bytes;
         if (list[i].host == h->embd && embeds)
-            embed_rows(d, pass->part, h, (float *)(void *)(d->host + at));
+            embed_rows(d, pass->part, h, (float *)(void *)(host + at));
         else if (list[i].host == h->embd || ((list[i].host == h->ngram || list[i].host == h->ngram_index) && !ngram))
             used = 0;
         else
-            memcpy(d->host + at, list[i].host, used);
+            memcpy(host + at, list[i].host, used);
         bytes = at + used;
         /* Room for the largest number of n-gram rows is only behind the last array. */
         at += align_up(list[i].bytes);
     }
-    return table(d)->copy_in(d->dev->compute, d->memory + d->at.rows, d->host, bytes, err);
+    return table(d)->copy_in(d->dev->compute, d->memory + d->at.rows, host, bytes, err);
 }
 
 /* ---- passes ---- */
@@ -229,16 +239,19 @@ static enum strata_result launch_list(struct device_stage *d, const struct st_gp
     return STRATA_OK;
 }
 
-/* Lowers and launches commands [from, to). */
+/* Lowers and launches commands [from, to). marks: NULL, or events to record after the last command of each layer. */
 static enum strata_result run_commands(struct device_stage *d, const struct st_program *p, size_t from, size_t to,
-                                       struct strata_error *err)
+                                       struct st_event *const *marks, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
     for (size_t i = from; i < to && !r; i++) {
+        int32_t layer = p->commands[i].layer;
         d->list.count = 0;
         r = st_gpu_lower(&p->commands[i], &d->target, &d->list, err);
         if (!r)
             r = launch_list(d, &d->list, &p->commands[i], err);
+        if (!r && marks && layer >= 0 && (i + 1 == to || p->commands[i + 1].layer != layer))
+            r = table(d)->event_record(d->dev->compute, marks[(uint32_t)layer - d->base.first], err);
     }
     return r;
 }
@@ -247,19 +260,26 @@ static enum strata_result run_commands(struct device_stage *d, const struct st_p
 static enum strata_result run_graph(struct device_stage *d, enum st_part part, const struct st_program *p,
                                     struct strata_error *err)
 {
-    struct st_graph **graph = &d->graphs[part][d->rows.n];
+    struct st_graph **graph = &d->graphs[part][d->rows.n], *captured = NULL;
     enum strata_result r = STRATA_OK;
     if (!*graph) {
         r = st_capture_begin(d->dev, d->dev->compute, err);
         if (r)
             return r;
-        r = run_commands(d, p, 0, p->n_commands, err);
+        r = run_commands(d, p, 0, p->n_commands, NULL, err);
         struct strata_error later;
-        enum strata_result end = st_capture_end(d->dev, d->dev->compute, graph, r ? &later : err);
+        enum strata_result end = st_capture_end(d->dev, d->dev->compute, &captured, r ? &later : err);
+        if (r && captured) /* a part of a window is none */
+            table(d)->graph_free(captured);
+        else
+            *graph = captured;
         r = r ? r : end;
     }
     return r ? r : table(d)->graph_launch(d->dev->compute, *graph, err);
 }
+
+static enum strata_result device_read(struct st_stage *stage, void *to, const uint8_t *at, uint64_t bytes,
+                                      struct strata_error *err);
 
 /* Runs layer by layer and copies the residual of the pass's rows after each. */
 static enum strata_result run_with_residuals(struct device_stage *d, const struct st_pass *pass, const struct st_program *p,
@@ -271,50 +291,86 @@ static enum strata_result run_with_residuals(struct device_stage *d, const struc
         int32_t layer = p->commands[from].layer;
         for (to = from; to < p->n_commands && p->commands[to].layer == layer; to++)
             ;
-        r = run_commands(d, p, from, to, err);
-        if (r || layer < 0)
-            continue;
-        r = table(d)->copy_out(d->dev->compute, d->host_wide, st_gpu_at(p->wide), bytes, err);
-        if (!r)
-            r = st_wait(d->dev, d->dev->compute, err);
-        if (!r)
-            memcpy(pass->residuals + (size_t)layer * pass->residual_stride + pass->first_row * wide, d->host_wide, bytes);
+        r = run_commands(d, p, from, to, NULL, err);
+        if (!r && layer >= 0)
+            r = device_read(&d->base, pass->residuals + (size_t)layer * pass->residual_stride + pass->first_row * wide,
+                            (const uint8_t *)p->wide, bytes, err);
     }
     return r;
 }
 
-static enum strata_result device_run(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
+static enum strata_result failed(const struct device_stage *d, enum strata_result r, int32_t rows, struct strata_error *err)
+{
+    return r ? st_fail_in(err, r, "layers %u..%u on %s, %d rows", d->base.first, d->base.end - 1, d->base.name, rows) : r;
+}
+
+static enum strata_result device_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct device_stage *d = (struct device_stage *)stage;
     const struct st_runtime *t = table(d);
+    struct st_queue *queue = d->dev->compute;
     const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
+    struct flight *f = &d->flight[d->begun % ST_STAGE_PASSES];
     uint64_t bytes = (uint64_t)pass->rows->n * stage->dims.wide * sizeof(float);
     bool head = pass->part == ST_PART_DRAFT || stage->end == stage->dims.layers;
-    enum strata_result r = send_rows(d, pass, err);
-    if (!r && pass->wide_in) {
-        memcpy(d->host_wide, pass->wide_in, bytes);
-        r = t->copy_in(d->dev->compute, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), d->host_wide, bytes,
-                       err);
-    }
+    enum strata_result r = send_rows(d, pass, d->host + d->begun % ST_STAGE_PASSES * d->host_rows, err);
+    if (!r && pass->wide_in)
+        r = t->copy_in(queue, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), pass->wide_in, bytes, err);
     bool window = pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
                   !pass->residuals && (d->dev->info.features & ST_FEATURE_GRAPHS);
+    f->rows = pass->rows->n;
+    f->layers = !window && !pass->residuals && pass->part == ST_PART_TRUNK;
     if (!r)
         r = pass->residuals ? run_with_residuals(d, pass, p, err)
             : window        ? run_graph(d, pass->part, p, err)
-                            : run_commands(d, p, 0, p->n_commands, err);
+                            : run_commands(d, p, 0, p->n_commands, f->layers ? f->layer : NULL, err);
     if (!r && head && pass->rows->n_out)
-        r = t->copy_out(d->dev->compute, d->host_logits, st_gpu_at(p->logits),
+        r = t->copy_out(queue, d->host_logits, st_gpu_at(p->logits),
                         (uint64_t)pass->rows->n_out * stage->dims.vocabulary * sizeof(float), err);
     if (!r && pass->wide_out)
-        r = t->copy_out(d->dev->compute, d->host_wide, st_gpu_at(p->wide), bytes, err);
-    /* Also after a failure: nothing may still run on buffers that the next pass fills. */
-    struct strata_error later;
-    enum strata_result waited = st_wait(d->dev, d->dev->compute, r ? &later : err);
-    r = r ? r : waited;
-    if (!r && pass->wide_out)
-        memcpy(pass->wide_out, d->host_wide, bytes);
+        r = t->copy_out(queue, pass->wide_out, st_gpu_at(p->wide), bytes, err);
+    if (!r)
+        r = t->event_record(queue, f->done, err);
+    if (!r)
+        r = t->queue_flush(queue, err);
+    d->begun += !r;
     stage->logits = d->host_logits;
-    return r;
+    return failed(d, r, f->rows, err);
+}
+
+static enum strata_result device_finish(struct st_stage *stage, struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    const struct flight *f = &d->flight[d->finished % ST_STAGE_PASSES];
+    enum strata_result r = STRATA_OK;
+    for (uint32_t i = stage->first; i < stage->end && f->layers && !r; i++) {
+        r = table(d)->event_sync(f->layer[i - stage->first], err);
+        if (r)
+            st_fail_in(err, r, "in layer %u", i);
+    }
+    if (!r)
+        r = st_wait_event(d->dev, f->done, err);
+    d->finished++;
+    return failed(d, r, f->rows, err);
+}
+
+static void device_drop(struct st_stage *stage)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    st_wait(d->dev, d->dev->compute, NULL);
+    d->finished = d->begun;
+}
+
+static enum strata_result device_lock_host(struct st_stage *stage, void *memory, uint64_t bytes, struct strata_error *err)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    return table(d)->host_register(d->dev->rt, memory, bytes, err);
+}
+
+static void device_unlock_host(struct st_stage *stage, void *memory)
+{
+    struct device_stage *d = (struct device_stage *)stage;
+    table(d)->host_unregister(d->dev->rt, memory);
 }
 
 /* ---- state ---- */
@@ -362,8 +418,15 @@ static void device_close(struct st_stage *stage)
 {
     struct device_stage *d = (struct device_stage *)stage;
     const struct st_runtime *t = table(d);
-    if (d->dev->compute)
-        st_wait(d->dev, d->dev->compute, NULL);
+    /* Also after a failure: nothing may still run on what is freed now. */
+    st_wait(d->dev, d->dev->copy, NULL);
+    st_wait(d->dev, d->dev->compute, NULL);
+    for (int k = 0; k < ST_STAGE_PASSES; k++) {
+        t->event_free(d->flight[k].done);
+        for (uint32_t i = 0; d->flight[k].layer && i < stage->end - stage->first; i++)
+            t->event_free(d->flight[k].layer[i]);
+        free(d->flight[k].layer);
+    }
     for (int part = 0; part < 2; part++)
         for (int n = 0; n < GRAPHS; n++)
             if (d->graphs[part][n]) /* a runtime without graphs has no function to free them */
@@ -382,7 +445,11 @@ static void device_close(struct st_stage *stage)
     free(d);
 }
 
-static const struct st_stage_ops device_ops = {.run = device_run,
+static const struct st_stage_ops device_ops = {.begin = device_begin,
+                                               .finish = device_finish,
+                                               .drop = device_drop,
+                                               .lock_host = device_lock_host,
+                                               .unlock_host = device_unlock_host,
                                                .read = device_read,
                                                .write = device_write,
                                                .clear = device_clear,
@@ -433,8 +500,7 @@ static enum strata_result size_parts(struct device_stage *d, uint32_t units, str
                                   .buffers = s->buffer_bytes,
                                   .rows = rows,
                                   .scratch = trunk > draft ? trunk : draft};
-    out->locked = rows + align_up(n * s->dims.wide * sizeof(float)) +
-                  (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * PIECE;
+    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * PIECE;
     const uint64_t parts[5] = {out->weights, out->state, out->buffers, out->rows, out->scratch};
     for (int i = 0; i < 5; i++)
         if (!st_add_u64(out->total, parts[i], &out->total) || !st_align_u64(out->total, ALIGN, &out->total))
@@ -466,21 +532,35 @@ static enum strata_result open_host_memory(struct device_stage *d, struct strata
 {
     const struct st_runtime *t = table(d);
     const struct st_stage *s = &d->base;
-    uint64_t wide = (uint64_t)s->placement.rows * s->dims.wide * sizeof(float);
     uint64_t logits = (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float);
     void *memory;
-    enum strata_result r = t->host_allocate(d->dev->rt, d->host_rows + align_up(wide) + logits, &memory, err);
+    enum strata_result r = t->host_allocate(d->dev->rt, ST_STAGE_PASSES * d->host_rows + logits, &memory, err);
     if (r)
         return r;
     d->host = memory;
-    d->host_wide = (float *)(void *)(d->host + d->host_rows);
-    d->host_logits = (float *)(void *)(d->host + d->host_rows + align_up(wide));
+    d->host_logits = (float *)(void *)(d->host + ST_STAGE_PASSES * d->host_rows);
     for (int i = 0; i < 2 && !r; i++) {
         r = t->host_allocate(d->dev->rt, PIECE, &memory, err);
         if (!r) {
             d->piece[i] = memory;
             r = t->event_create(d->dev->rt, false, &d->piece_free[i], err);
         }
+    }
+    return r;
+}
+
+static enum strata_result open_events(struct device_stage *d, struct strata_error *err)
+{
+    const struct st_runtime *t = table(d);
+    uint32_t layers = d->base.end - d->base.first;
+    enum strata_result r = STRATA_OK;
+    for (int k = 0; k < ST_STAGE_PASSES && !r; k++) {
+        struct flight *f = &d->flight[k];
+        if (!(f->layer = calloc(layers, sizeof *f->layer)))
+            return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a stage", d->base.name);
+        r = t->event_create(d->dev->rt, false, &f->done, err);
+        for (uint32_t i = 0; i < layers && !r; i++)
+            r = t->event_create(d->dev->rt, false, &f->layer[i], err);
     }
     return r;
 }
@@ -501,6 +581,8 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
         r = t->allocate(d->dev->rt, d->at.total, &d->memory, err);
     if (!r)
         r = open_host_memory(d, err);
+    if (!r)
+        r = open_events(d, err);
     if (!r)
         r = bind(d, c, false, err);
     if (!r)

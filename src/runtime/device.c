@@ -493,9 +493,9 @@ static void remember(struct st_device *dev, enum st_gpu_kernel kernel)
     pthread_mutex_unlock(&dev->lock);
 }
 
-enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err)
+/* After a wait that ended with r: forgets the launches, and names them in the message of a failure. */
+static enum strata_result waited(struct st_device *dev, enum strata_result r, struct strata_error *err)
 {
-    enum strata_result r = dev->table->queue_sync(queue, err);
     char names[200] = "";
     pthread_mutex_lock(&dev->lock);
     unsigned shown = dev->recent_count < ST_RECENT_LAUNCHES ? dev->recent_count : ST_RECENT_LAUNCHES;
@@ -508,6 +508,16 @@ enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct
     if (r != STRATA_OK && count > 0)
         return st_fail_in(err, r, "after %u launches (last:%s)", count, names);
     return r;
+}
+
+enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err)
+{
+    return waited(dev, dev->table->queue_sync(queue, err), err);
+}
+
+enum strata_result st_wait_event(struct st_device *dev, struct st_event *event, struct strata_error *err)
+{
+    return waited(dev, dev->table->event_sync(event, err), err);
 }
 
 enum strata_result st_launch(struct st_device *dev, struct st_queue *queue, enum st_gpu_kernel kernel, uint32_t gx,

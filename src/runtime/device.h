@@ -123,6 +123,8 @@ enum strata_result st_launch(struct st_device *dev, struct st_queue *queue, enum
 
 /* Waits for a queue; the message of a late fault names the launches since the last good wait. */
 enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err);
+/* The same for an event of the device. */
+enum strata_result st_wait_event(struct st_device *dev, struct st_event *event, struct strata_error *err);
 
 /* Capture on a queue of the device, aware of ST_CHECK_SYNC. */
 enum strata_result st_capture_begin(struct st_device *dev, struct st_queue *queue, struct strata_error *err);

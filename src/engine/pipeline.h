@@ -1,0 +1,29 @@
+/* How rows flow through the stages: in chunks, so that a stage computes a chunk while the next one computes the chunk before. */
+#ifndef ST_ENGINE_PIPELINE_H
+#define ST_ENGINE_PIPELINE_H
+
+#include "engine/engine.h"
+
+/* One evaluation of a session: count tokens behind those it holds. */
+struct st_flow {
+    struct strata_session *session;
+    const struct st_input *in; /* its ids lie in the session already */
+    const struct st_output *out;
+    size_t chunk; /* rows of a chunk; the last one has what is left */
+};
+
+/* The page-locked buffers between neighbouring stages. Bytes of all of them: rows * wide * 4 for each of ST_STAGE_PASSES
+ * buffers at each of n_stages - 1 places. A device that cannot page-lock them is named. */
+enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err);
+void st_pipeline_close(struct strata_engine *e);
+
+/* Takes all chunks through all stages. *done: tokens that went through every stage, all of them unless out->chunk_done ended it;
+ * the state of every stage is then that after *done tokens. After a failure nothing runs any more, and the session's state is
+ * that of no token. */
+enum strata_result st_pipeline_run(struct strata_engine *e, const struct st_flow *flow, size_t *done,
+                                   struct strata_error *err);
+
+/* One pass on one stage. */
+enum strata_result st_stage_run(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err);
+
+#endif
