@@ -28,7 +28,7 @@ static inline void st_kv_store_q4(uint8_t *to, const float *x, size_t dim)
             low = fminf(low, x[b * 32 + (size_t)i]);
             high = fmaxf(high, x[b * 32 + (size_t)i]);
         }
-        uint16_t half[2] = {st_f32_to_f16((high - low) / 15.0f), st_f32_to_f16(low)};
+        uint16_t half[2] = {st_f32_to_f16((high - low) / 15.0f + 0.0f), st_f32_to_f16(low + 0.0f)}; /* + 0: never -0 */
         float d = st_half_to_float(half[0]), minimum = st_half_to_float(half[1]), inverse = d > 0 ? 1.0f / d : 0.0f;
         for (int i = 0; i < 16; i++) {
             float a = rintf((x[b * 32 + (size_t)i] - minimum) * inverse);

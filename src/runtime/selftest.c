@@ -644,7 +644,12 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
                     {"copy", test_copy},
                     {"norm", test_norm},
                     {"products", test_products},
-                    {"experts", test_experts}};
+                    {"experts", test_experts},
+                    {"steps", st_test_steps},
+                    {"ngram", st_test_ngram},
+                    {"gdn", st_test_gdn},
+                    {"qsa", st_test_qsa},
+                    {"route", st_test_route}};
     *out = (struct st_selftest_result){0};
     struct st_test_run *run = calloc(1, sizeof *run);
     if (!run)

@@ -1,5 +1,6 @@
-/* Runs the copy, norm, product and expert kernels of a device on random inputs and compares it with the C reference, bit by bit; part of the
- * tests (tests/kernel) and of strata-device --selftest, so that a bad driver is found before a bad answer. */
+/* Runs the kernels of a device on random inputs and compares the results with the C reference: bit by bit, or within the bound
+ * of the family where sums have another order (selftest_mixers.c). Part of the tests (tests/kernel) and of strata-device
+ * --selftest, so that a bad driver is found before a bad answer. */
 #ifndef ST_RUNTIME_SELFTEST_H
 #define ST_RUNTIME_SELFTEST_H
 

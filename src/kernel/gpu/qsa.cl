@@ -99,7 +99,7 @@ INLINE void qsa_store_q4(global uchar *to, local const float *x, uint dim, uint 
         low = v < low ? v : low;
         high = v > high ? v : high;
     }
-    const ushort hd = st_half_of_float((high - low) / 15.0f), hm = st_half_of_float(low);
+    const ushort hd = st_half_of_float((high - low) / 15.0f + 0.0f), hm = st_half_of_float(low + 0.0f); /* + 0: never -0 */
     const float d = st_float_of_half(hd), m = st_float_of_half(hm), inverse = d > 0.0f ? 1.0f / d : 0.0f;
     for (uint i = 0; i < 16; i++)
         to[block * 16 + i] = (uchar)(qsa_nibble((x[block * 32 + i] - m) * inverse) |
