@@ -109,7 +109,8 @@ def build_nvidia(options, work):
     os.mkdir(empty)
     ir = os.path.join(work, 'module.ll')
     ptx = os.path.join(work, 'module.ptx')
-    target = ['--target=nvptx64-nvidia-cuda', '-march=' + options.arch, '--cuda-feature=+ptx' + version,
+    target = ['--target=nvptx64-nvidia-cuda', '-march=' + options.arch, '-Xclang',
+              '-cl-ext=+__opencl_c_program_scope_global_variables', '--cuda-feature=+ptx' + version,
               '--cuda-path=' + empty]
     run([options.clang] + COMMON + target + ['-I', os.path.dirname(options.source), '-S', '-emit-llvm', '-MD', '-MF',
                                              options.depfile, '-MT', options.out, options.source, '-o', ir])
@@ -135,12 +136,13 @@ def build_amd(options, work):
 
 
 def build_source(options):
-    """Puts #include "..." lines in place, each file once; other lines are kept, so line numbers of a message are near."""
+    """Puts #include "..." lines in place, each header once and data (.inc) every time; other lines are kept, so line
+    numbers of a message are near."""
     read = []
 
     def expand(path):
         path = os.path.realpath(path)
-        if path in read:
+        if path in read and not path.endswith('.inc'):
             return ''
         read.append(path)
         lines = []
@@ -153,7 +155,7 @@ def build_source(options):
     # Drivers that compile with clang define the macros of their target, but their OpenCL C is not ours for that target.
     text = '#undef __NVPTX__\n#undef __AMDGCN__\n#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source)
     with open(options.depfile, 'w') as f:
-        f.write('%s: %s\n' % (options.out, ' '.join(read)))
+        f.write('%s: %s\n' % (options.out, ' '.join(sorted(set(read)))))
     return text.encode() + b'\0'
 
 

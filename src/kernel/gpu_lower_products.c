@@ -1,8 +1,9 @@
 /* Lowering of products: activations are brought into the forms that the weights take, then every weight is multiplied, by the
- * kernel for its type and the number of rows where there is one, otherwise by the plain kernels of kernel/gpu/any.cl. */
+ * tiles of gpu/product.h for the types that have them, otherwise by gpu/rows.h. */
 #include "kernel/gpu_lower.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
+#include "kernel/gpu_rows.h"
 #include "kernel/multiply.h"
 
 enum { ITEMS = 64, MANY = 8, GRID_ROWS = 65535 };
@@ -10,38 +11,6 @@ enum { ITEMS = 64, MANY = 8, GRID_ROWS = 65535 };
 static uint32_t groups(uint64_t n)
 {
     return (uint32_t)((n + ITEMS - 1) / ITEMS);
-}
-
-/* A form as the kernels of any.cl number it. */
-static uint32_t form_of(enum st_act act)
-{
-    return act == ST_ACT_F32 ? 0 : act == ST_ACT_Q8 ? 1 : 2;
-}
-
-static bool any_serves(const struct st_weight *w)
-{
-    switch (w->type) {
-    case ST_TYPE_F32:
-    case ST_TYPE_F16:
-    case ST_TYPE_BF16:
-    case ST_TYPE_Q8_0:
-    case ST_TYPE_Q4_0:
-    case ST_TYPE_Q5_0:
-    case ST_TYPE_Q4_1:
-    case ST_TYPE_Q5_1:
-    case ST_TYPE_IQ4_NL:
-    case ST_TYPE_MXFP4:
-    case ST_TYPE_NVFP4:
-    case ST_TYPE_Q2_0:
-    case ST_TYPE_Q2_K:
-    case ST_TYPE_Q3_K:
-    case ST_TYPE_Q4_K:
-    case ST_TYPE_Q5_K:
-    case ST_TYPE_Q6_K:
-    case ST_TYPE_IQ4_XS:
-    case ST_TYPE_IQ3_XXS: return true;
-    default: return false;
-    }
 }
 
 /* Activation rows of n floats each in the forms that weights take. */
@@ -76,9 +45,22 @@ static enum strata_result prepare(const struct input *in, unsigned mask, struct 
     return STRATA_OK;
 }
 
-static enum strata_result no_kernel(const struct st_weight *w, struct strata_error *err)
+/* The parts of a product that dense ones and experts' share. */
+static struct st_gpu_rows rows_of(const struct input *in, const struct st_weight *w, st_addr y, uint32_t ldy,
+                                  const struct st_gpu_target *t)
 {
-    return st_fail(err, STRATA_E_UNSUPPORTED, "products: no kernel for %s weights", st_type_info(w->type)->name);
+    return (struct st_gpu_rows){.type = w->type,
+                                .act = w->act,
+                                .y = y,
+                                .w = st_gpu_at(w->data),
+                                .x = address_of(in, w->act, 0),
+                                .n = in->n,
+                                .rows = w->rows,
+                                .stride = stride_of(in, w->act),
+                                .ldy = ldy,
+                                .scales = w->scale ? st_gpu_at(w->scale) : 0,
+                                .scale_each = w->scale_count > 1,
+                                .units = t->units};
 }
 
 /* y [rows][ldy] = w times the input's rows. */
@@ -100,24 +82,11 @@ static enum strata_result multiply(const struct input *in, const struct st_weigh
         if (st_gpu_matvec(&fast, l, NULL) == STRATA_OK)
             return STRATA_OK;
     }
-    if (!any_serves(w))
-        return no_kernel(w, err);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_PRODUCT, .grid = {groups(w->rows), (in->rows + MANY - 1) / MANY, 1}};
-    union st_arg *arg = l->args;
-    (arg++)->p = st_gpu_at(y);
-    (arg++)->p = st_gpu_at(w->data);
-    (arg++)->p = address_of(in, w->act, 0);
-    (arg++)->p = st_gpu_at(w->scale ? (const void *)w->scale : w->data);
-    (arg++)->i = (uint32_t)w->type;
-    (arg++)->i = form_of(w->act);
-    (arg++)->i = in->n;
-    (arg++)->i = w->rows;
-    (arg++)->i = (uint32_t)w->row_bytes;
-    (arg++)->i = in->rows;
-    (arg++)->i = stride_of(in, w->act);
-    (arg++)->i = ldy;
-    arg->i = w->scale != NULL;
-    return STRATA_OK;
+    struct st_gpu_rows rows = rows_of(in, w, st_gpu_at(y), ldy, t);
+    rows.mode = ST_ROWS_DENSE;
+    rows.total = rows.most = in->rows;
+    rows.scale_each = false;
+    return st_gpu_rows(&rows, l, err);
 }
 
 enum strata_result st_gpu_lower_products(const struct st_products *a, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -217,31 +186,20 @@ enum strata_result st_gpu_lower_route(const struct st_route *a, const struct st_
 
 /* Products of each expert's entries; by_entry: the input has a row for each entry instead of one for each token. */
 static enum strata_result expert_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
-                                          st_addr y, uint32_t ldy, bool by_entry, struct st_gpu_list *list,
-                                          struct strata_error *err)
+                                          st_addr y, uint32_t ldy, bool by_entry, const struct st_gpu_target *t,
+                                          struct st_gpu_list *list, struct strata_error *err)
 {
-    if (!any_serves(w))
-        return no_kernel(w, err);
-    struct st_gpu_launch *l = st_gpu_push(list);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_EXPERT, .grid = {groups(w->rows), a->experts, 1}};
-    union st_arg *arg = l->args;
-    (arg++)->p = y;
-    (arg++)->p = st_gpu_at(w->data);
-    (arg++)->p = address_of(in, w->act, 0);
-    (arg++)->p = st_gpu_at(a->routing->first);
-    (arg++)->p = st_gpu_at(a->routing->entry);
-    (arg++)->p = st_gpu_at(w->scale ? (const void *)w->scale : w->data);
-    (arg++)->i = (uint32_t)w->type;
-    (arg++)->i = form_of(w->act);
-    (arg++)->i = in->n;
-    (arg++)->i = w->rows;
-    (arg++)->i = (uint32_t)w->row_bytes;
-    (arg++)->i = stride_of(in, w->act);
-    (arg++)->i = ldy;
-    (arg++)->i = a->used;
-    (arg++)->i = by_entry;
-    arg->i = !w->scale ? 0 : w->scale_count > 1 ? 2 : 1;
-    return STRATA_OK;
+    uint32_t n = (uint32_t)*a->n;
+    struct st_gpu_rows rows = rows_of(in, w, y, ldy, t);
+    rows.mode = n <= ST_GPU_WINDOW ? ST_ROWS_ENTRY : ST_ROWS_EXPERT;
+    rows.total = n * a->used;
+    rows.most = n;
+    rows.experts = a->experts;
+    rows.used = by_entry ? 0 : a->used;
+    rows.first = st_gpu_at(a->routing->first);
+    rows.entry = st_gpu_at(a->routing->entry);
+    rows.expert = st_gpu_at(a->routing->expert);
+    return st_gpu_rows(&rows, st_gpu_push(list), err);
 }
 
 /* h[row] = silu(h[row]) * up[row] for rows of width floats. */
@@ -298,9 +256,9 @@ enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct
     unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
     enum strata_result r = prepare(&m, mask, list, err);
     if (!r)
-        r = expert_products(a, &m, a->gate, st_gpu_at(a->h), a->width, false, list, err);
+        r = expert_products(a, &m, a->gate, st_gpu_at(a->h), a->width, false, t, list, err);
     if (!r)
-        r = expert_products(a, &m, a->up, up, a->width, false, list, err);
+        r = expert_products(a, &m, a->up, up, a->width, false, t, list, err);
     if (!r)
         r = multiply(&m, a->shared_gate, h_tail, a->width, t, list, err);
     if (!r)
@@ -310,7 +268,7 @@ enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct
     silu_mul(st_gpu_at(a->h), up, all, a->width, list);
     r = prepare(&h, st_act_mask(a->down) | st_act_mask(a->shared_down), list, err);
     if (!r)
-        r = expert_products(a, &h, a->down, st_gpu_at(a->o), a->hidden, true, list, err);
+        r = expert_products(a, &h, a->down, st_gpu_at(a->o), a->hidden, true, t, list, err);
     if (!r)
         r = multiply(&tail, a->shared_down, o_tail, a->hidden, t, list, err);
     if (!r)

@@ -1,6 +1,6 @@
 /* The C form of the GPU kernel families, on host memory: what the GPU kernels are compared with, and what simulated
  * devices run on the CPU. Products come from a dot table, so that the same code runs as reference and fast. */
-#include "kernel/gpu_launch.h"
+#include "kernel/gpu_rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -154,50 +154,50 @@ static void experts(const struct st_dot_table *dot, int type, bool down, const u
         }
 }
 
-/* ---- plain products ---- */
+/* ---- products of rows.h ---- */
 
-/* y[0 .. rows) = w . x for one activation row of a form (0: floats). */
-static void any_row(const struct st_dot_table *dot, int type, uint32_t form, float *y, const uint8_t *w, uint32_t rows,
+/* y[0 .. rows) = w . x for one activation row. */
+static void one_row(const struct st_dot_table *dot, int type, enum st_act act, float *y, const uint8_t *w, uint32_t rows,
                     const uint8_t *x, uint32_t n)
 {
     struct st_act_row row = {.f = (const float *)(const void *)x};
-    if (form == 0)
+    if (act == ST_ACT_F32)
         dot->rows_f32[type](y, w, row_bytes(type, n), (int)rows, &row, 1, rows, n);
     else
         product_row(dot, type, y, w, rows, x, n);
 }
 
-static void scale_row(float *y, uint32_t rows, const float *scale)
+/* Output rows [from, to) of expert e (0 for a dense product). */
+static void some_rows(const struct st_dot_table *dot, int type, enum st_act act, const union st_arg *args, uint32_t e,
+                      uint32_t from, uint32_t to)
 {
-    for (uint32_t o = 0; scale && o < rows; o++)
-        y[o] *= *scale;
-}
-
-static void any_product(const struct st_dot_table *dot, const union st_arg *args)
-{
-    const uint32_t n = args[6].i, rows = args[7].i, total = args[9].i, stride = args[10].i, ldy = args[11].i;
-    for (uint32_t m = 0; m < total; m++) {
-        float *y = (float *)at(args[0]) + (size_t)m * ldy;
-        any_row(dot, (int)args[4].i, args[5].i, y, at(args[1]), rows, (const uint8_t *)at(args[2]) + (size_t)m * stride,
-                n);
-        scale_row(y, rows, args[12].i ? at(args[3]) : NULL);
+    const int32_t *entry = at(args[4]);
+    const float *scales = at(args[6]);
+    const uint32_t n = args[7].i, rows = args[8].i, row_size = args[9].i, stride = args[11].i, ldy = args[12].i;
+    const uint32_t used = args[13].i, scaled = args[15].i;
+    for (uint32_t i = from; i < to; i++) {
+        const uint32_t input = used ? (uint32_t)entry[i] / used : i;
+        float *y = (float *)at(args[0]) + (size_t)i * ldy;
+        one_row(dot, type, act, y, (const uint8_t *)at(args[1]) + (size_t)e * rows * row_size, rows,
+                (const uint8_t *)at(args[2]) + (size_t)input * stride, n);
+        for (uint32_t o = 0; scaled && o < rows; o++)
+            y[o] *= scales[scaled == 2 ? e : 0];
     }
 }
 
-static void any_expert(const struct st_dot_table *dot, const uint32_t grid[3], const union st_arg *args)
+static void rows_family(const struct st_dot_table *dot, int type, enum st_act act, const uint32_t grid[3],
+                        const union st_arg *args)
 {
-    const int32_t *first = at(args[3]), *entry = at(args[4]);
-    const int type = (int)args[6].i;
-    const uint32_t n = args[8].i, rows = args[9].i, stride = args[11].i, ldy = args[12].i, used = args[13].i;
-    for (uint32_t e = 0; e < grid[1]; e++)
-        for (int32_t i = first[e]; i < first[e + 1]; i++) {
-            const size_t row = args[14].i ? (size_t)i : (size_t)entry[i] / used;
-            float *y = (float *)at(args[0]) + (size_t)i * ldy;
-            any_row(dot, type, args[7].i, y, (const uint8_t *)at(args[1]) + (size_t)e * rows * row_bytes(type, n), rows,
-                    (const uint8_t *)at(args[2]) + row * stride, n);
-            const float *scales = args[15].i ? (const float *)at(args[5]) : NULL;
-            scale_row(y, rows, args[15].i == 2 ? scales + e : scales);
-        }
+    const int32_t *first = at(args[3]), *entry = at(args[4]), *expert = at(args[5]);
+    if (args[14].i == ST_ROWS_DENSE) {
+        some_rows(dot, type, act, args, 0, 0, args[10].i);
+        return;
+    }
+    for (uint32_t i = 0; i < grid[1]; i++) {
+        const uint32_t e = args[14].i == ST_ROWS_ENTRY ? (uint32_t)expert[entry[i]] : i;
+        if (args[14].i == ST_ROWS_EXPERT || (uint32_t)first[e] == i)
+            some_rows(dot, type, act, args, e, (uint32_t)first[e], (uint32_t)first[e + 1]);
+    }
 }
 
 /* ---- all ---- */
@@ -240,8 +240,11 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     case ST_GPU_DOWN_Q8_0_8: experts(dot, ST_TYPE_Q8_0, true, grid, args); return true;
     case ST_GPU_DOWN_Q2_0_1:
     case ST_GPU_DOWN_Q2_0_8: experts(dot, ST_TYPE_Q2_0, true, grid, args); return true;
-    case ST_GPU_ANY_PRODUCT: any_product(dot, args); return true;
-    case ST_GPU_ANY_EXPERT: any_expert(dot, grid, args); return true;
-    default: /* has no form here: simulated devices run the GPU's own source */ return false;
+    default: break;
     }
+    enum st_act act;
+    const int type = st_gpu_rows_type(kernel, &act);
+    if (type >= 0)
+        rows_family(dot, type, act, grid, args);
+    return type >= 0; /* others have no form here: simulated devices run the GPU's own source */
 }

@@ -22,6 +22,15 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 #define UNROLL_TERMS _Pragma("unroll 8")
+/* A table of the program that lanes read at different places, and a pointer into one. NVIDIA's constant memory serves one
+ * address at a time, so it is global memory there. */
+#ifdef __NVPTX__
+#define ST_TABLE static global const
+#define ST_TABLE_AT global const
+#else
+#define ST_TABLE static constant const
+#define ST_TABLE_AT constant const
+#endif
 
 #endif
 

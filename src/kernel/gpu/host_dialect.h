@@ -17,6 +17,9 @@ typedef uint16_t ushort;
 typedef uint32_t uint;
 typedef uint64_t ulong;
 typedef struct {
+    uint x, y;
+} uint2;
+typedef struct {
     uint x, y, z, w;
 } uint4;
 typedef struct {
@@ -33,6 +36,8 @@ typedef struct {
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL
 #define UNROLL_TERMS
+#define ST_TABLE static const
+#define ST_TABLE_AT const
 
 INLINE uint st_item(void)
 {

@@ -56,6 +56,21 @@ typedef uint64_t st_u64;
 /* Most activation rows of one decode product. */
 #define ST_MAX_ROWS 8
 
+/* Products of rows.h: work-items of a group, 16-byte vectors of local memory for weights, pairs of words for terms, floats
+ * for FP32 activations; the pairs that an output takes for `parts` parts of 32 elements (odd: outputs lie in different
+ * banks). */
+#define ST_ROWS_GROUP 128
+#define ST_ROWS_STAGE 512
+#define ST_ROWS_ROOM 1024
+#define ST_ROWS_INPUTS 4096
+#define ST_ROWS_TERMS(parts, large, two) (((large) ? (parts) + (parts) / 8 : (two) ? 2 * (parts) : (parts)) | 1)
+
+/* What the second index of the grid counts: eight activation rows of one matrix, entries of a routing (the first of each
+ * expert has the work of all), or experts. */
+#define ST_ROWS_DENSE 0
+#define ST_ROWS_ENTRY 1
+#define ST_ROWS_EXPERT 2
+
 /* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap,
  * so any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the
  * output that belongs to entry i; row[i] is the row of the input. */

@@ -1,0 +1,26 @@
+/* Products of decoded quantised weights with FP32 activations, for exact work; body in rows.h. Every lane opens the whole
+ * part of which it uses two elements: limit is that arithmetic. */
+#include "rows.h"
+
+ROWS_FLOAT(st_floats_q8_0, T_Q8_0)
+ROWS_FLOAT(st_floats_q2_0, T_Q2_0)
+ROWS_FLOAT(st_floats_iq4_nl, T_IQ4_NL)
+ROWS_FLOAT(st_floats_q4_0, T_Q4_0)
+ROWS_FLOAT(st_floats_q4_1, T_Q4_1)
+ROWS_FLOAT(st_floats_q5_0, T_Q5_0)
+ROWS_FLOAT(st_floats_q5_1, T_Q5_1)
+ROWS_FLOAT(st_floats_mxfp4, T_MXFP4)
+ROWS_FLOAT(st_floats_nvfp4, T_NVFP4)
+ROWS_FLOAT(st_floats_q2_k, T_Q2_K)
+ROWS_FLOAT(st_floats_q3_k, T_Q3_K)
+ROWS_FLOAT(st_floats_q4_k, T_Q4_K)
+ROWS_FLOAT(st_floats_q5_k, T_Q5_K)
+ROWS_FLOAT(st_floats_q6_k, T_Q6_K)
+ROWS_FLOAT(st_floats_iq4_xs, T_IQ4_XS)
+ROWS_FLOAT(st_floats_iq1_s, T_IQ1_S)
+ROWS_FLOAT(st_floats_iq1_m, T_IQ1_M)
+ROWS_FLOAT(st_floats_iq2_xxs, T_IQ2_XXS)
+ROWS_FLOAT(st_floats_iq2_xs, T_IQ2_XS)
+ROWS_FLOAT(st_floats_iq2_s, T_IQ2_S)
+ROWS_FLOAT(st_floats_iq3_xxs, T_IQ3_XXS)
+ROWS_FLOAT(st_floats_iq3_s, T_IQ3_S)

@@ -1,0 +1,328 @@
+/* The body of the products that read weights once: rows of a weight matrix, or of the chosen experts' matrices, times up to
+ * eight activation rows at a time, with the arithmetic of docs/numerics.md to the bit.
+ *
+ * A group of 128 work-items has `tile` weight rows, whose columns it goes through in chunks:
+ *  1. the chunk's bytes of the rows come to local memory by 16-byte copies, neighbours copying neighbours;
+ *  2. integer activations: each work-item opens parts of 32 weights (open.h) and multiplies them with every activation row;
+ *     what a part adds to an output, two words, goes to local memory (`terms`). FP32 activations: sixteen work-items have an
+ *     output, each its partial sum;
+ *  3. one work-item for each output adds its terms in ascending order.
+ * Other groups on the same unit hide the barriers between the steps. Limit: device memory; for several activation rows the
+ * integer products.
+ *
+ * The launch: struct st_gpu_rows in kernel/gpu_rows.h. */
+#ifndef ST_ROWS_H
+#define ST_ROWS_H
+
+#include "layout.h"
+#include "open.h"
+
+#define GROUP ST_ROWS_GROUP
+
+/* What all kernels are given; meanings in kernel/gpu_rows.h. */
+struct rows {
+    global float *y;
+    global const uchar *w, *x;
+    global const int *first, *entry, *expert;
+    global const float *scales;
+    uint n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk;
+};
+
+/* The activation rows that a group serves: the matrix, the first output row and how many there are. */
+struct served {
+    ulong matrix;  /* bytes from w */
+    uint from, to; /* output rows */
+    float scale;
+};
+
+INLINE struct served rows_served(const struct rows *a)
+{
+    struct served s;
+    uint e = 0, y = st_group_y();
+    if (a->mode == ST_ROWS_DENSE) {
+        s.from = y * ST_MAX_ROWS;
+        s.to = a->total - s.from < ST_MAX_ROWS ? a->total : s.from + ST_MAX_ROWS;
+    } else {
+        e = a->mode == ST_ROWS_ENTRY ? (uint)a->expert[a->entry[y]] : y;
+        s.from = (uint)a->first[e];
+        s.to = (uint)a->first[e + 1];
+        if (a->mode == ST_ROWS_ENTRY && s.from != y) /* the group of the expert's first entry serves them all */
+            s.to = s.from;
+    }
+    s.matrix = (ulong)e * a->rows * a->row_bytes;
+    s.scale = a->scaled == 0 ? 1.0f : a->scales[a->scaled == 2 ? e : 0];
+    return s;
+}
+
+/* The row of x for output row i. */
+INLINE uint rows_input(const struct rows *a, uint i)
+{
+    return a->used ? (uint)a->entry[i] / a->used : i;
+}
+
+/* Vectors of 16 bytes that `bytes` bytes at any address can touch. */
+INLINE uint rows_vectors(uint bytes)
+{
+    return (bytes + 15 + 15) / 16;
+}
+
+/* Step 1: `bytes` bytes of each of `count` rows from offset `at` on. */
+INLINE void rows_stage(const struct rows *a, local uint4 *tile, global const uchar *w, uint count, uint at, uint bytes)
+{
+    const uint vectors = rows_vectors(bytes);
+    UNROLL_COPIES
+    for (uint i = st_item(); i < count * vectors; i += GROUP) {
+        const uint r = i / vectors, v = i % vectors;
+        const ulong from = (ulong)(w + (ulong)r * a->row_bytes + at);
+        const ulong place = (from & ~15ul) + 16 * v;
+        if (place < from + bytes)
+            st_copy_issue(tile + i, (global const uint4 *)place);
+    }
+    st_copies_commit();
+    st_copies_wait(0);
+}
+
+/* Where row r of the tile begins in local memory. */
+INLINE local const uchar *rows_at(const struct rows *a, local const uint4 *tile, global const uchar *w, uint r, uint at,
+                                  uint bytes)
+{
+    const uint slack = (uint)(ulong)(w + (ulong)r * a->row_bytes + at) & 15;
+    return (local const uchar *)(tile + r * rows_vectors(bytes)) + slack;
+}
+
+/* ---- integer activations ---- */
+
+/* Terms of an output in a chunk of so many parts; odd, so that neighbouring outputs lie in different banks. */
+#define ROWS_TERMS(type, parts) (ST_ROWS_TERMS(parts, PART_LARGE(type), PART_OFFSET(type) || (type) == T_NVFP4))
+
+INLINE int rows_dot4(const uint *w, uint4 q)
+{
+    return st_dot4(w[3], q.w, st_dot4(w[2], q.z, st_dot4(w[1], q.y, st_dot4(w[0], q.x, 0))));
+}
+
+INLINE uint2 rows_pair(uint x, uint y)
+{
+    uint2 v;
+    v.x = x;
+    v.y = y;
+    return v;
+}
+
+/* Step 2 for one part and one activation row. number: of the part in the row, p: in the chunk of `parts`. */
+INLINE void rows_term(int type, const struct part *w, global const uchar *x, uint n, uint number, uint p, uint parts,
+                      local uint2 *terms)
+{
+    const uint4 q0 = *(global const uint4 *)(x + ST_PLACE(n, 32 * number)),
+                q1 = *(global const uint4 *)(x + ST_PLACE(n, 32 * number + 16));
+    const int first = rows_dot4(w->w, q0), second = rows_dot4(w->w + 4, q1);
+    if (PART_LARGE(type)) {
+        int min = 0;
+        if (type == T_Q2_K) {
+            const uint ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+            min = w->min[0] * rows_dot4(ones, q0) + w->min[1] * rows_dot4(ones, q1);
+        } else if (PART_MIN(type)) {
+            min = w->min[0] * ((global const int *)(x + ST_Q8K_SUMS(n)))[number];
+        }
+        const int sum = PART_HALVES(type) ? w->scale[0] * first + w->scale[1] * second : w->scale[0] * (first + second);
+        terms[p] = rows_pair((uint)sum, (uint)min);
+        if (p % 8 == 0) {
+            const float d = ((global const float *)(x + ST_Q8K_SCALES(n)))[number / 8];
+            terms[parts + p / 8] = rows_pair(st_bits_of(w->d[0] * d), st_bits_of(-(w->m * d)));
+        }
+        return;
+    }
+    const float d = ((global const float *)(x + ST_Q8_SCALES(n)))[number];
+    if (type == T_NVFP4) {
+        terms[2 * p] = rows_pair(st_bits_of(w->d[0] * d), st_bits_of((float)first));
+        terms[2 * p + 1] = rows_pair(st_bits_of(w->d[1] * d), st_bits_of((float)second));
+    } else {
+        const uint per = PART_OFFSET(type) ? 2 : 1;
+        terms[per * p] = rows_pair(st_bits_of(w->d[0] * d), st_bits_of((float)(first + second)));
+        if (PART_OFFSET(type))
+            terms[2 * p + 1] = rows_pair(st_bits_of(w->m), st_bits_of(((global const float *)(x + ST_Q8_S(n)))[number]));
+    }
+}
+
+/* Step 3 for one output. */
+INLINE float rows_add(int type, local const uint2 *terms, uint parts, float acc)
+{
+    if (PART_LARGE(type)) {
+        for (uint b = 0; b < parts / 8; b++) {
+            int sum = 0, min = 0;
+            UNROLL
+            for (uint k = 0; k < 8; k++) {
+                const uint2 v = terms[8 * b + k];
+                sum += (int)v.x;
+                min += (int)v.y;
+            }
+            const uint2 d = terms[parts + b];
+            acc = st_fma(st_float_of(d.x), (float)sum, acc);
+            if (PART_MIN(type))
+                acc = st_fma(st_float_of(d.y), (float)min, acc);
+        }
+        return acc;
+    }
+    const uint count = PART_OFFSET(type) || type == T_NVFP4 ? 2 * parts : parts;
+    UNROLL_TERMS
+    for (uint i = 0; i < count; i++)
+        acc = st_fma(st_float_of(terms[i].x), st_float_of(terms[i].y), acc);
+    return acc;
+}
+
+/* All columns for up to eight activation rows [m0, m0 + count) of the group's tile. */
+INLINE void rows_integer(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
+                         local uint2 *terms, local const uint *grid)
+{
+    const uint item = st_item(), row0 = st_group() * a->tile, parts = a->n / 32;
+    const uint rows = a->rows - row0 < a->tile ? a->rows - row0 : a->tile;
+    global const uchar *w = a->w + s->matrix + (ulong)row0 * a->row_bytes;
+    float acc = 0.0f;
+    for (uint from = 0; from < parts; from += a->chunk) {
+        const uint some = parts - from < a->chunk ? parts - from : a->chunk, per = ROWS_TERMS(type, some);
+        const uint at = from / (PART_ELEMS(type) / 32) * PART_BYTES(type);
+        const uint bytes = (some + PART_ELEMS(type) / 32 - 1) / (PART_ELEMS(type) / 32) * PART_BYTES(type);
+        rows_stage(a, tile, w, rows, at, bytes);
+        st_barrier();
+        for (uint u = item; u < rows * some; u += GROUP) {
+            const uint r = u / some, p = u % some;
+            struct part part;
+            part_open(type, &part, rows_at(a, tile, w, r, at, bytes), grid, p);
+            for (uint m = 0; m < count; m++)
+                rows_term(type, &part, a->x + (ulong)rows_input(a, m0 + m) * a->stride, a->n, from + p, p, some,
+                          terms + (r * count + m) * per);
+        }
+        st_barrier();
+        if (item < rows * count)
+            acc = rows_add(type, terms + item * per, some, acc);
+    }
+    if (item < rows * count)
+        a->y[(ulong)(m0 + item % count) * a->ldy + row0 + item / count] = a->scaled ? acc * s->scale : acc;
+    st_barrier();
+}
+
+#define ROWS_ARGUMENTS                                                                                                    \
+    global float *restrict y, global const uchar *restrict w, global const uchar *restrict x,                             \
+        global const int *restrict first, global const int *restrict entry, global const int *restrict expert,            \
+        global const float *restrict scales, uint n, uint rows, uint row_bytes, uint total, uint stride, uint ldy,        \
+        uint used, uint mode, uint scaled, uint tile, uint chunk
+
+#define ROWS_VALUES                                                                                                       \
+    {                                                                                                                     \
+        y, w, x, first, entry, expert, scales, n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk    \
+    }
+
+#define ROWS_INTEGER(name, type)                                                                                          \
+    KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
+    {                                                                                                                     \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
+        LOCAL_ARRAY(uint2, terms, ST_ROWS_ROOM);                                                                          \
+        LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
+        const struct rows a = ROWS_VALUES;                                                                                \
+        const struct served s = rows_served(&a);                                                                          \
+        if (s.from >= s.to)                                                                                               \
+            return;                                                                                                       \
+        part_load_grid(type, grid, GROUP);                                                                                \
+        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS)                                                                 \
+            rows_integer(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, terms, grid);        \
+    }
+
+/* ---- FP32 activations ---- */
+
+/* Element 16 t + j of an opened part, decoded (docs/numerics.md, 4). */
+INLINE float rows_value(int type, const struct part *a, uint t, uint j)
+{
+    const uint word = j / 4 == 0 ? a->w[4 * t] : j / 4 == 1 ? a->w[4 * t + 1] : j / 4 == 2 ? a->w[4 * t + 2] : a->w[4 * t + 3];
+    const float code = (float)(signed char)(word >> (j % 4 * 8));
+    if (PART_LARGE(type)) {
+        const float v = a->d[0] * (float)a->scale[t] * code;
+        return PART_MIN(type) ? v - a->m * (float)a->min[t] : v;
+    }
+    return PART_OFFSET(type) ? a->d[t] * code + a->m : a->d[t] * code;
+}
+
+INLINE float rows_float_at(int type, local const uchar *row, uint i)
+{
+    return type == T_F32    ? ((local const float *)row)[i]
+           : type == T_BF16 ? st_float_of((uint)((local const ushort *)row)[i] << 16)
+                            : st_float_of_half(((local const ushort *)row)[i]);
+}
+
+/* Columns [at, at + some) of one output: the partial sum of columns at + j, at + 16 + j, ... */
+INLINE float rows_sum(int type, local const uchar *row, local const float *x, local const uint *grid, uint some, uint j,
+                      float sum)
+{
+    if (PART_FLOAT(type)) {
+        uint i = j;
+        for (; i + 112 < some; i += 128) {
+            float v[8];
+            UNROLL
+            for (uint k = 0; k < 8; k++)
+                v[k] = rows_float_at(type, row, i + 16 * k);
+            UNROLL
+            for (uint k = 0; k < 8; k++)
+                sum = st_fma(x[i + 16 * k], v[k], sum);
+        }
+        for (; i < some; i += 16)
+            sum = st_fma(x[i], rows_float_at(type, row, i), sum);
+        return sum;
+    }
+    for (uint p = 0; p < some / 32; p++) {
+        struct part part;
+        part_open(type, &part, row, grid, p);
+        UNROLL
+        for (uint t = 0; t < 2; t++)
+            sum = st_fma(x[32 * p + 16 * t + j], rows_value(type, &part, t, j), sum);
+    }
+    return sum;
+}
+
+/* As rows_integer; chunk counts columns, a multiple of the block; tile * count is at most GROUP / 16. */
+INLINE void rows_float(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
+                       local float *x, local float *sums, local const uint *grid)
+{
+    const uint item = st_item(), row0 = st_group() * a->tile, team = item / 16, j = item % 16;
+    const uint rows = a->rows - row0 < a->tile ? a->rows - row0 : a->tile;
+    const uint r = team / count, m = team % count;
+    global const uchar *w = a->w + s->matrix + (ulong)row0 * a->row_bytes;
+    float sum = 0.0f;
+    for (uint from = 0; from < a->n; from += a->chunk) {
+        const uint some = a->n - from < a->chunk ? a->n - from : a->chunk;
+        const uint at = from / PART_ELEMS(type) * PART_BYTES(type), bytes = some / PART_ELEMS(type) * PART_BYTES(type);
+        rows_stage(a, tile, w, rows, at, bytes);
+        for (uint i = item; i < count * some; i += GROUP)
+            x[i] = ((global const float *)(a->x + (ulong)rows_input(a, m0 + i / some) * a->stride))[from + i % some];
+        st_barrier();
+        if (r < rows)
+            sum = rows_sum(type, rows_at(a, tile, w, r, at, bytes), x + m * some, grid, some, j, sum);
+        st_barrier();
+    }
+    /* sums[j] += sums[j + 8], + 4, + 2, + 1 */
+    for (uint step = 8; step > 0; step /= 2) {
+        sums[item] = sum;
+        st_barrier();
+        if (j < step)
+            sum = sum + sums[item + step];
+        st_barrier();
+    }
+    if (r < rows && j == 0)
+        a->y[(ulong)(m0 + m) * a->ldy + row0 + r] = a->scaled ? sum * s->scale : sum;
+}
+
+#define ROWS_FLOAT(name, type)                                                                                            \
+    KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
+    {                                                                                                                     \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
+        LOCAL_ARRAY(float, inputs, ST_ROWS_INPUTS);                                                                       \
+        LOCAL_ARRAY(float, sums, GROUP);                                                                                  \
+        LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
+        const struct rows a = ROWS_VALUES;                                                                                \
+        const struct served s = rows_served(&a);                                                                          \
+        if (s.from >= s.to)                                                                                               \
+            return;                                                                                                       \
+        part_load_grid(type, grid, GROUP);                                                                                \
+        st_barrier();                                                                                                     \
+        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS)                                                                 \
+            rows_float(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, inputs, sums, grid);   \
+    }
+
+#endif
