@@ -60,17 +60,71 @@ static uint16_t random_scale(struct st_test_run *run)
     return (uint16_t)(sign | (4 + st_test_below(run, 8)) << 10 | mantissa);
 }
 
-/* Blocks of any content: every code and scale bit may occur, binary16 scales stay finite. */
-static void random_weights(struct st_test_run *run, int type, uint8_t *w, size_t bytes)
+static uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+/* Where the binary16 scales of a type's blocks are, -1 for none. */
+static void scale_places(int type, int place[2])
+{
+    place[0] = 0;
+    place[1] = -1;
+    switch (type) {
+    case ST_TYPE_Q4_1:
+    case ST_TYPE_Q5_1:
+    case ST_TYPE_Q4_K:
+    case ST_TYPE_Q5_K: place[1] = 2; break;
+    case ST_TYPE_Q2_K:
+        place[0] = 80;
+        place[1] = 82;
+        break;
+    case ST_TYPE_Q3_K: place[0] = 108; break;
+    case ST_TYPE_Q6_K: place[0] = 208; break;
+    case ST_TYPE_NVFP4:
+    case ST_TYPE_MXFP4:
+    case ST_TYPE_IQ1_M: place[0] = -1; break;
+    default: break;
+    }
+}
+
+static void float_weights(struct st_test_run *run, int type, uint8_t *w, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        float v;
+        st_test_floats(run, &v, 1);
+        uint32_t bits = bits_of(v);
+        uint16_t upper = (uint16_t)(bits >> 16), half = random_scale(run);
+        if (type == ST_TYPE_F32)
+            memcpy(w + 4 * i, &v, 4);
+        else
+            memcpy(w + 2 * i, type == ST_TYPE_BF16 ? &upper : &half, 2);
+    }
+}
+
+void st_test_weights(struct st_test_run *run, int type, uint8_t *w, size_t bytes)
 {
     const struct st_type_info *info = st_type_info(type);
+    int place[2];
+    if (info->block_elems == 1) {
+        float_weights(run, type, w, bytes / info->block_bytes);
+        return;
+    }
     for (size_t i = 0; i < bytes; i++)
         w[i] = (uint8_t)(st_test_random(run) >> 40);
+    scale_places(type, place);
     for (size_t i = 0; i < bytes; i += info->block_bytes) {
-        uint16_t d = random_scale(run), dmin = random_scale(run);
-        memcpy(w + i, &d, 2);
-        if (type == ST_TYPE_Q4_K)
-            memcpy(w + i + 2, &dmin, 2);
+        for (int k = 0; k < 2; k++) {
+            uint16_t d = random_scale(run);
+            if (place[k] >= 0)
+                memcpy(w + i + place[k], &d, 2);
+        }
+        if (type == ST_TYPE_IQ1_M) /* the scale's upper four bits: no infinity */
+            w[i + 55] &= 0xbf;
+        if (type == ST_TYPE_MXFP4) /* no overflow in a sum */
+            w[i] = (uint8_t)(w[i] % 16 == 0 ? w[i] / 128 : 96 + w[i] % 48);
     }
 }
 
@@ -107,10 +161,6 @@ enum strata_result st_test_add(struct st_test_run *run, size_t size, uint8_t **i
     return r;
 }
 
-/* Makes the launch for one set of addresses: the device's, or those of the expected buffers. */
-typedef enum strata_result (*make_fn)(const void *params, const st_addr *at, struct st_gpu_launch *out,
-                                      struct strata_error *err);
-
 enum strata_result st_test_put(struct st_test_run *run, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
@@ -134,7 +184,7 @@ enum strata_result st_test_get(struct st_test_run *run, struct strata_error *err
     return r == STRATA_OK ? st_wait(run->dev, run->dev->compute, err) : r;
 }
 
-static enum strata_result run_on_device(struct st_test_run *run, make_fn make, const void *params, struct strata_error *err)
+static enum strata_result run_on_device(struct st_test_run *run, st_test_make_fn make, const void *params, struct strata_error *err)
 {
     struct st_gpu_launch launch;
     st_addr at[ST_TEST_BUFFERS] = {0};
@@ -149,7 +199,7 @@ static enum strata_result run_on_device(struct st_test_run *run, make_fn make, c
     return r == STRATA_OK ? st_test_get(run, err) : r;
 }
 
-static enum strata_result run_on_host(struct st_test_run *run, make_fn make, const void *params, struct strata_error *err)
+static enum strata_result run_on_host(struct st_test_run *run, st_test_make_fn make, const void *params, struct strata_error *err)
 {
     struct st_gpu_launch launch;
     st_addr at[ST_TEST_BUFFERS] = {0};
@@ -211,9 +261,8 @@ void st_test_report(struct st_test_run *run)
     run->fault[0] = 0;
 }
 
-/* Runs the case whose buffers are there, compares and reports; frees the buffers. */
-static enum strata_result finish(struct st_test_run *run, enum strata_result r, make_fn make, const void *params,
-                                 struct strata_error *err)
+enum strata_result st_test_finish(struct st_test_run *run, enum strata_result r, st_test_make_fn make, const void *params,
+                                  struct strata_error *err)
 {
     if (r == STRATA_OK)
         r = run_on_host(run, make, params, err);
@@ -230,13 +279,6 @@ static enum strata_result finish(struct st_test_run *run, enum strata_result r, 
 /* ---- dialect ---- */
 
 enum { DIALECT_ITEMS = 128, DIALECT_VALUES = 16 };
-
-static uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
 
 static int32_t dot4(uint32_t a, uint32_t b, int32_t c)
 {
@@ -377,7 +419,7 @@ static enum strata_result test_copy(struct st_test_run *run, struct strata_error
         if (r == STRATA_OK)
             for (size_t k = 0; k < p.bytes; k++)
                 from[k] = (uint8_t)(st_test_random(run) >> 40);
-        r = finish(run, r, make_copy, &p, err);
+        r = st_test_finish(run, r, make_copy, &p, err);
     }
     return r;
 }
@@ -482,10 +524,13 @@ static const struct shape {
                       {64, 768, 6},  {70, 320, 1},  {19, 96, 1},    {26, 32, 8},   {21, 2592, 1},
                       {11, 5152, 4}, {7, 3136, 1},  {12, 64, 1},    {3, 20992, 1}, {5, 10304, 8}};
 
-/* Activation rows of random values in the GPU's layout. */
-static enum strata_result random_rows(struct st_test_run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
-                                      struct strata_error *err)
+enum strata_result st_test_rows(struct st_test_run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
+                                struct strata_error *err)
 {
+    if (act == ST_ACT_F32) {
+        st_test_floats(run, (float *)(void *)to, (size_t)rows * n);
+        return STRATA_OK;
+    }
     float *x = malloc((size_t)rows * n * 4);
     if (!x)
         return st_fail(err, STRATA_E_MEMORY, "self-test: no memory for %u activations", rows * n);
@@ -532,10 +577,10 @@ static enum strata_result test_product(struct st_test_run *run, int type, const 
     if (r == STRATA_OK)
         r = st_test_add(run, (size_t)s->count * st_gpu_act_stride(info->act, s->n), &x, err);
     if (r == STRATA_OK) {
-        random_weights(run, type, w, bytes);
-        r = random_rows(run, info->act, x, s->count, s->n, err);
+        st_test_weights(run, type, w, bytes);
+        r = st_test_rows(run, info->act, x, s->count, s->n, err);
     }
-    return finish(run, r, make_matvec, &a, err);
+    return st_test_finish(run, r, make_matvec, &a, err);
 }
 
 static enum strata_result test_products(struct st_test_run *run, struct strata_error *err)
@@ -611,12 +656,12 @@ static enum strata_result test_window(struct st_test_run *run, int type, bool do
         r = st_test_add(run, (size_t)(down ? places : tokens) * ST_Q8_STRIDE(n), &x, err);
     if (r == STRATA_OK) {
         for (int i = 0; i < EXPERTS * 2; i++)
-            random_weights(run, type, w + (size_t)i * matrix,
+            st_test_weights(run, type, w + (size_t)i * matrix,
                            (size_t)rows * (n / info->block_elems) * info->block_bytes);
         memcpy(j, jobs, sizeof jobs[0] * n_jobs);
-        r = random_rows(run, ST_ACT_Q8, x, down ? places : tokens, n, err);
+        r = st_test_rows(run, ST_ACT_Q8, x, down ? places : tokens, n, err);
     }
-    return finish(run, r, make_experts, &p, err);
+    return st_test_finish(run, r, make_experts, &p, err);
 }
 
 static enum strata_result test_experts(struct st_test_run *run, struct strata_error *err)
@@ -649,7 +694,9 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
                     {"ngram", st_test_ngram},
                     {"gdn", st_test_gdn},
                     {"qsa", st_test_qsa},
-                    {"route", st_test_route}};
+                    {"route", st_test_route},
+
+                    {"rows", st_test_few_rows}};
     *out = (struct st_selftest_result){0};
     struct st_test_run *run = calloc(1, sizeof *run);
     if (!run)

@@ -2,6 +2,7 @@
 #ifndef ST_RUNTIME_SELFTEST_RUN_H
 #define ST_RUNTIME_SELFTEST_RUN_H
 
+#include "kernel/gpu_launch.h"
 #include "runtime/selftest.h"
 
 enum { ST_TEST_GUARD = 256, ST_TEST_GUARD_BYTE = 0x5a, ST_TEST_BUFFERS = 40 };
@@ -29,6 +30,12 @@ uint32_t st_test_below(struct st_test_run *run, uint32_t n);
 /* About normal, with a few large values and runs of zeros. */
 void st_test_floats(struct st_test_run *run, float *x, size_t n);
 
+/* Blocks of any content: every code and scale bit may occur, scales stay finite. */
+void st_test_weights(struct st_test_run *run, int type, uint8_t *w, size_t bytes);
+/* Activation rows of random values in the GPU's layout (F32: floats). */
+enum strata_result st_test_rows(struct st_test_run *run, enum st_act act, uint8_t *to, uint32_t rows, uint32_t n,
+                                struct strata_error *err);
+
 /* The next buffer of the case: input zeroed, for the caller to fill. */
 enum strata_result st_test_add(struct st_test_run *run, size_t size, uint8_t **input, struct strata_error *err);
 /* Frees the buffers of the case. */
@@ -51,5 +58,16 @@ enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *e
 enum strata_result st_test_gdn(struct st_test_run *run, struct strata_error *err);
 enum strata_result st_test_qsa(struct st_test_run *run, struct strata_error *err);
 enum strata_result st_test_route(struct st_test_run *run, struct strata_error *err);
+
+/* Makes the launch for one set of addresses: the device's, or those of the expected buffers. */
+typedef enum strata_result (*st_test_make_fn)(const void *params, const st_addr *at, struct st_gpu_launch *out,
+                                              struct strata_error *err);
+/* r OK: runs the case whose buffers are there on the device and, by the C reference, on the host, compares all buffers to the
+ * bit and reports. Frees the buffers. */
+enum strata_result st_test_finish(struct st_test_run *run, enum strata_result r, st_test_make_fn make, const void *params,
+                                  struct strata_error *err);
+
+/* Family of selftest_rows.c. */
+enum strata_result st_test_few_rows(struct st_test_run *run, struct strata_error *err);
 
 #endif

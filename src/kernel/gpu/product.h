@@ -60,7 +60,7 @@ struct product {
 };
 
 /* Which part of the work: tile, matrix (gate and up alternate), first block of the chunk. */
-struct part {
+struct tile_part {
     uint tile, matrix, from;
 };
 
@@ -82,7 +82,7 @@ INLINE struct product describe(int type, uint n, uint rows, uint tile, uint grou
     return p;
 }
 
-INLINE void advance(struct part *at, const struct product *p, uint matrices)
+INLINE void advance(struct tile_part *at, const struct product *p, uint matrices)
 {
     at->from += p->chunk;
     if (at->from >= p->total) {
@@ -95,20 +95,20 @@ INLINE void advance(struct part *at, const struct product *p, uint matrices)
     }
 }
 
-INLINE uint tile_rows(const struct product *p, const struct part *at)
+INLINE uint tile_rows(const struct product *p, const struct tile_part *at)
 {
     const uint left = p->rows - at->tile * p->tile;
     return left < p->tile ? left : p->tile;
 }
 
-INLINE uint chunk_blocks(const struct product *p, const struct part *at)
+INLINE uint chunk_blocks(const struct product *p, const struct tile_part *at)
 {
     const uint left = p->total - at->from;
     return left < p->chunk ? left : p->chunk;
 }
 
 /* Step 1. */
-INLINE void stage(int type, bool whole, uint many, local uint4 *tile, const struct product *p, const struct part *at,
+INLINE void stage(int type, bool whole, uint many, local uint4 *tile, const struct product *p, const struct tile_part *at,
                   global const uchar *matrix)
 {
     const uint item = st_item(), rows = tile_rows(p, at);
@@ -272,7 +272,7 @@ struct unit {
     float d[2]; /* of the pair; Q4_K: d and dmin of the block */
 };
 
-INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struct product *p, const struct part *at,
+INLINE void read_unit(int type, bool whole, local const uint4 *tile, const struct product *p, const struct tile_part *at,
                       uint r, uint number, struct unit *u)
 {
     const uint slack = whole ? 0 : ((at->tile * p->tile + r) * p->row_bytes + BLOCKS_BYTES(type, at->from)) & 15;
@@ -355,7 +355,7 @@ INLINE uint row_of(global const st_u32 *list, uint m)
 
 /* What the group does between two barriers: activation rows m0 .. m0 + batch - 1 with a part of the weights. */
 struct step {
-    struct part at;
+    struct tile_part at;
     uint m0;
 };
 
@@ -418,7 +418,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
     const bool multiplies = st_item() < ITEMS;
     const uint end = (p->rows + p->tile - 1) / p->tile;
     struct activations a;
-    struct part next;
+    struct tile_part next;
     struct step now, then;
     next.tile = group;
     next.matrix = next.from = 0;
