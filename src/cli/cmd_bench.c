@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"
+#include "engine/profile.h"
 #include "engine/sampler.h"
 
 enum { LIST_MAX = 16, REPETITIONS_MAX = 1000 };
@@ -26,6 +27,7 @@ struct bench_args {
     const char *prompts, *generations, *depths;
     int64_t repetitions;
     int format;
+    bool profile;
 };
 
 struct result {
@@ -118,6 +120,39 @@ static enum strata_result run_test(struct bench *b, struct result *t, struct str
     mean_and_deviation(t->samples_ns, t->count, &t->mean_ns, &t->deviation_ns);
     mean_and_deviation(rates, t->count, &t->mean_rate, &t->deviation_rate);
     return STRATA_OK;
+}
+
+/* Runs the test once more with an event after each launch and prints where the time of the first stage went. */
+static enum strata_result print_profile(struct bench *b, const struct result *t, struct strata_error *err)
+{
+    struct st_profile profile = {0};
+    struct st_stage *stage = b->h.engine->stages[0];
+    double total = 0;
+    if (stage->host)
+        return st_fail(err, STRATA_E_ARGUMENT, "bench: --profile: the first stage is on the CPU, which has no events");
+    /* What was there before the test is not part of it. */
+    struct strata_session *s = b->h.session;
+    strata_session_reset(s);
+    enum strata_result r = t->depth ? strata_session_eval(s, b->ids, t->depth, false, NULL, err) : STRATA_OK;
+    stage->profile = &profile;
+    if (!r)
+        r = t->prompt ? strata_session_eval(s, b->ids + t->depth, t->prompt, false, b->logits, err) : STRATA_OK;
+    for (size_t i = 0; !r && i < t->generate; i++)
+        r = strata_session_eval(s, b->ids + t->depth + i, 1, false, b->logits, err);
+    stage->profile = NULL;
+    st_profile_sort(&profile);
+    for (size_t i = 0; i < profile.count; i++)
+        total += profile.lines[i].microseconds;
+    double tokens = (double)(t->prompt + t->generate);
+    fprintf(stderr, "\n%s on %s: %.1f us a token in launches\n\n| operation | kernel | launches | us a token | us a launch | share |\n"
+                    "|---|---|---:|---:|---:|---:|\n", t->name, stage->name, total / tokens);
+    for (size_t i = 0; i < profile.count; i++) {
+        const struct st_profile_line *l = &profile.lines[i];
+        fprintf(stderr, "| %s | %s | %llu | %.1f | %.1f | %.1f %% |\n", l->op, l->kernel, (unsigned long long)l->launches,
+                l->microseconds / tokens, l->microseconds / (double)l->launches, 100 * l->microseconds / total);
+    }
+    st_profile_free(&profile);
+    return r;
 }
 
 static const char *kv_name(const struct bench *b)
@@ -217,6 +252,8 @@ static int run_all(struct bench *b, const size_t *prompts, size_t n_prompts, con
                 continue; /* -p 0 or -n 0 leaves the kind out */
             struct strata_error err;
             status = run_test(b, t, &err) ? st_report(&err) : print_result(b, t);
+            if (!status && b->a->profile)
+                status = print_profile(b, t, &err) ? st_report(&err) : ST_EXIT_OK;
         }
     free(t);
     return status;
@@ -279,6 +316,7 @@ int st_cmd_bench(int argc, char **argv)
         ST_TEXT("n-gen", 'n', &a.generations, "N,...", "generations of N tokens, 0: none (default: 128)"),
         ST_TEXT("n-depth", 'd', &a.depths, "N,...", "tokens that are there before a test (default: 0)"),
         ST_INT("repetitions", 'r', &a.repetitions, 1, REPETITIONS_MAX, "N", "measured runs of each test (default: 5)"),
+        ST_FLAG("profile", 0, &a.profile, "where the time of the first stage goes, by operation and kernel (on stderr)"),
         ST_CHOICE("output", 'o', &a.format, format_names, "FORMAT", "md, csv or json (default: md)"),
     };
     struct st_usage usage = {.command = "bench",

@@ -9,7 +9,9 @@
 #include "format/quant.h"
 #include "kernel/gpu_copy.h"
 #include "kernel/gpu_experts.h"
+#include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
+#include "kernel/gpu_rows.h"
 
 static void print_measured(const struct st_device *dev)
 {
@@ -53,7 +55,7 @@ struct bench {
 
 /* One product as it is asked for; launch i of a stretch reads other weights than launch i - 1. */
 struct product {
-    enum { MATVEC, GATE_UP, DOWN } family;
+    enum { MATVEC, GATE_UP, DOWN, FEW } family; /* FEW: gpu/rows.h */
     int type;
     uint32_t n, rows, count; /* count: activation rows, for experts those of every job */
     uint32_t n_jobs;
@@ -61,7 +63,7 @@ struct product {
     uint64_t bytes; /* weights of one launch */
 };
 
-static const char *const family_names[] = {"product", "gate+up", "down"};
+static const char *const family_names[] = {"product", "gate+up", "down", "rows"};
 
 static enum strata_result make_launch(const struct bench *b, const struct product *p, uint32_t i,
                                       struct st_gpu_launch *out, struct strata_error *err)
@@ -71,6 +73,23 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
         struct st_gpu_matvec a = {p->type, b->y,     b->weights + at, b->x,    p->n,
                                   p->rows, p->count, p->rows,         p->tile, b->dev->info.units};
         return st_gpu_matvec(&a, out, err);
+    }
+    if (p->family == FEW) {
+        enum st_act act = st_type_info(p->type)->act;
+        struct st_gpu_rows a = {.type = p->type,
+                                .act = act,
+                                .y = b->y,
+                                .w = b->weights + at / 16 * 16,
+                                .x = b->x,
+                                .n = p->n,
+                                .rows = p->rows,
+                                .stride = act == ST_ACT_F32 ? p->n * 4 : st_gpu_act_stride(act, p->n),
+                                .ldy = p->rows,
+                                .mode = ST_ROWS_DENSE,
+                                .total = p->count,
+                                .most = p->count,
+                                .units = b->dev->info.units};
+        return st_gpu_rows(&a, out, err);
     }
     struct st_gpu_experts a = {.type = p->type,
                                .y = b->y,
@@ -90,7 +109,7 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
 /* Jobs over consecutive experts, as byte offsets from the launch's place. */
 static enum strata_result write_jobs(const struct bench *b, const struct product *p, struct strata_error *err)
 {
-    static const uint32_t matrices[] = {1, 2, 1};
+    static const uint32_t matrices[] = {1, 2, 1, 1};
     struct st_expert_job jobs[MOST_JOBS] = {0};
     uint64_t expert = p->bytes / (p->n_jobs ? p->n_jobs : 1), matrix = expert / matrices[p->family];
     for (uint32_t i = 0; i < p->n_jobs; i++) {
@@ -183,7 +202,8 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
     else
         snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
     printf("  %-8s %-6s %-20s rows %u  tile %3u %8.2f MB %9.2f us %8.1f GB/s  %s\n", family_names[p.family],
-           st_type_info(p.type)->name, shape, p.count, l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
+           st_type_info(p.type)->name, shape, p.count,
+           p.family == FEW ? l.args[16].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
     return STRATA_OK;
 }
 
@@ -199,8 +219,8 @@ static enum strata_result bench_tiles(const struct bench *b, struct product p, s
         return bench_product(b, p, err);
     for (p.tile = 1; p.tile <= 64; p.tile *= 2) {
         struct st_gpu_launch l;
-        if (make_launch(b, &p, 0, &l, NULL) != STRATA_OK)
-            continue;
+        if (p.family == FEW || make_launch(b, &p, 0, &l, NULL) != STRATA_OK)
+            continue; /* of FEW the launch chooses the tile */
         enum strata_result r = bench_product(b, p, err);
         if (r != STRATA_OK)
             return r;
@@ -213,7 +233,15 @@ static enum strata_result bench_all(const struct bench *b, struct strata_error *
     static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K};
     static const uint32_t rows[] = {640, 10240, 65536}, counts[] = {1, 4, 8};
     static const uint32_t jobs[] = {10, 60}, job_counts[] = {1, 2};
+    static const int few[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K, ST_TYPE_Q5_K, ST_TYPE_Q6_K,
+                              ST_TYPE_IQ3_XXS, ST_TYPE_IQ2_XXS, ST_TYPE_IQ1_S, ST_TYPE_BF16};
     enum strata_result r = STRATA_OK;
+    for (size_t t = 0; t < sizeof few / sizeof *few; t++)
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < 3 && r == STRATA_OK; k++)
+                r = bench_tiles(b, (struct product){FEW, few[t], COLUMNS, rows[i], counts[k], 0, 0, 0}, err);
+    if (r == STRATA_OK) /* the narrow side of a hyper-connection */
+        r = bench_tiles(b, (struct product){FEW, ST_TYPE_BF16, 10240, 320, 1, 0, 0, 0}, err);
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 3; i++)
             for (int k = 0; k < 3 && r == STRATA_OK; k++)

@@ -7,6 +7,7 @@
 #include "model/model.h"
 
 struct st_device;
+struct st_profile;
 
 /* One pass, as the engine gives it to a stage. All memory is the host's. */
 struct st_pass {
@@ -54,6 +55,7 @@ struct st_stage {
     struct st_program trunk, draft;                   /* draft has no commands unless the stage has the draft layer */
     const float *logits;                              /* [out rows of the last pass][vocabulary] */
     uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
+    struct st_profile *profile;                       /* NULL, or where times go; not of CPU stages */
 };
 
 /* Bytes that a stage takes, and what one decoded token costs it. On a device the first five parts are one allocation, each

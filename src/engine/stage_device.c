@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/profile.h"
 #include "engine/stage.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_ops.h"
@@ -233,6 +234,8 @@ static enum strata_result launch_list(struct device_stage *d, const struct st_gp
         const struct st_gpu_launch *l = &list->launch[i];
         enum strata_result r = st_launch(d->dev, d->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args,
                                          shape, err);
+        if (!r && d->base.profile)
+            r = st_profile_mark(d->base.profile, st_op_name(c->op), st_gpu_kernels[l->kernel].name, err);
         if (r)
             return r;
     }
@@ -317,7 +320,9 @@ static enum strata_result device_begin(struct st_stage *stage, const struct st_p
     if (!r && pass->wide_in)
         r = t->copy_in(queue, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), pass->wide_in, bytes, err);
     bool window = pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
-                  !pass->residuals && (d->dev->info.features & ST_FEATURE_GRAPHS);
+                  !pass->residuals && !stage->profile && (d->dev->info.features & ST_FEATURE_GRAPHS);
+    if (!r && stage->profile)
+        r = st_profile_start(stage->profile, d->dev, err);
     f->rows = pass->rows->n;
     f->layers = !window && !pass->residuals && pass->part == ST_PART_TRUNK;
     if (!r)
@@ -350,6 +355,8 @@ static enum strata_result device_finish(struct st_stage *stage, struct strata_er
     }
     if (!r)
         r = st_wait_event(d->dev, f->done, err);
+    if (!r && stage->profile)
+        r = st_profile_collect(stage->profile, err);
     d->finished++;
     return failed(d, r, f->rows, err);
 }

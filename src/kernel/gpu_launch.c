@@ -5,6 +5,7 @@
 #include "kernel/gpu_experts.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
+#include "kernel/gpu_rows.h"
 
 enum { COPY_GROUP = 256 * 4 * 16, ROWS_LIMIT = 65535, DEFAULT_UNITS = 64 };
 
@@ -274,5 +275,8 @@ uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const u
                    (matrix * (of_family(kernel, t->gate_up) ? 2 : 1) + 4ull * args[5].i + ST_Q8_STRIDE(args[4].i));
         }
     }
+    enum st_act act;
+    if (st_gpu_rows_type(kernel, &act) >= 0) /* of one matrix: how many are used, only the device knows */
+        return (uint64_t)args[8].i * args[9].i + args[10].i * (4ull * args[8].i + args[11].i);
     return 0;
 }

@@ -1,0 +1,34 @@
+/* Where a stage's time goes: an event after every launch, times summed up by operation and kernel. A profiled stage runs
+ * without graphs; an event costs about a microsecond on the device, so small kernels look that much larger. */
+#ifndef ST_ENGINE_PROFILE_H
+#define ST_ENGINE_PROFILE_H
+
+#include "runtime/device.h"
+
+struct st_profile_line {
+    const char *op, *kernel; /* names that live as long as the program */
+    uint64_t launches;
+    double microseconds;
+};
+
+struct st_profile {
+    struct st_profile_line *lines; /* owned; in the order of first use */
+    size_t count, capacity;
+    /* Events of the pass under way: the first before its first launch, the others each after one. */
+    struct st_event **events;
+    size_t *line; /* of each event but the first */
+    size_t used, room;
+    struct st_device *dev; /* that made the events */
+};
+
+/* Marks the start of a pass on the device's compute queue. */
+enum strata_result st_profile_start(struct st_profile *p, struct st_device *dev, struct strata_error *err);
+/* Marks the end of a launch. */
+enum strata_result st_profile_mark(struct st_profile *p, const char *op, const char *kernel, struct strata_error *err);
+/* Adds the times of a pass whose work is done. */
+enum strata_result st_profile_collect(struct st_profile *p, struct strata_error *err);
+/* Sorts the lines, most time first. */
+void st_profile_sort(struct st_profile *p);
+void st_profile_free(struct st_profile *p);
+
+#endif
