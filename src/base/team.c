@@ -1,19 +1,32 @@
-/* Worker team: a generation counter starts a run, a sense-counting barrier separates phases. Waiting spins for a bounded
- * time and then sleeps on a futex-backed condition, so idle workers cost nothing and short phases cost no system call. */
+/* Worker team: a word for each worker starts its run, a sense-counting barrier separates phases. Waiting spins for a
+ * bounded time and then sleeps in the kernel (futex), so idle workers cost nothing and short phases cost no system
+ * call. */
 #define _GNU_SOURCE
 #include "base/team.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-/* About 50 microseconds on current cores: longer than the gap between two kernels, shorter than anyone notices as heat. */
+/* About 50 microseconds on current cores: longer than the gap between two kernels, shorter than anyone notices as heat.
+ */
 enum { SPIN_ROUNDS = 4000 };
 
+/* A number that others wait for. */
+struct word {
+    _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
+
 struct thread {
+    _Alignas(64) struct word go; /* counts the runs that this worker takes part in */
     pthread_t handle;
     struct st_worker worker;
 };
@@ -23,13 +36,10 @@ struct st_team {
     struct thread *threads;
     void (*fn)(void *, struct st_worker *);
     void *arg;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    _Atomic uint32_t generation; /* odd/even has no meaning; a change starts a run */
-    _Atomic uint32_t arrived;    /* workers waiting at the current barrier */
-    _Atomic uint32_t phase;      /* counts completed barriers */
-    _Atomic uint32_t sleepers;
-    bool stop; /* written under lock before generation changes */
+    bool stop;                             /* written before go changes */
+    _Alignas(64) _Atomic uint32_t arrived; /* workers waiting at the current barrier */
+    _Alignas(64) struct word phase;        /* counts completed barriers */
+    _Atomic uint64_t sleeps;
 };
 
 static inline void relax(void)
@@ -41,45 +51,47 @@ static inline void relax(void)
 #endif
 }
 
-/* Waits until *word differs from old. */
-static void wait_change(struct st_team *t, _Atomic uint32_t *word, uint32_t old)
+static long futex(_Atomic uint32_t *word, int operation, uint32_t value)
 {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old)
-            return;
-        relax();
-    }
-    pthread_mutex_lock(&t->lock);
-    atomic_fetch_add(&t->sleepers, 1);
-    while (atomic_load(word) == old)
-        pthread_cond_wait(&t->wake, &t->lock);
-    atomic_fetch_sub(&t->sleepers, 1);
-    pthread_mutex_unlock(&t->lock);
+    return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* Changes *word and wakes whoever sleeps. The sequentially consistent order of "change, then read sleepers" here against
- * "count as sleeper, then read word" above is what makes a lost wake-up impossible. */
-static void change(struct st_team *t, _Atomic uint32_t *word)
+/* Waits until the word differs from old; true when that took longer than the spin. */
+static bool wait_change(struct word *w, uint32_t old)
 {
-    atomic_fetch_add(word, 1);
-    if (atomic_load(&t->sleepers)) {
-        pthread_mutex_lock(&t->lock);
-        pthread_cond_broadcast(&t->wake);
-        pthread_mutex_unlock(&t->lock);
+    for (int i = 0; i < SPIN_ROUNDS; i++) {
+        if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
+            return false;
+        relax();
     }
+    atomic_fetch_add(&w->sleepers, 1);
+    while (atomic_load(&w->value) == old)
+        futex(&w->value, FUTEX_WAIT, old); /* returns at once when the value has changed */
+    atomic_fetch_sub(&w->sleepers, 1);
+    return true;
+}
+
+/* Changes the word and wakes whoever sleeps. The sequentially consistent order of "change, then read sleepers" here
+ * against "count as sleeper, then compare" above is what makes a lost wake-up impossible. */
+static void change(struct word *w)
+{
+    atomic_fetch_add(&w->value, 1);
+    if (atomic_load(&w->sleepers))
+        futex(&w->value, FUTEX_WAKE, INT_MAX);
 }
 
 void st_barrier(struct st_worker *w)
 {
-    if (w->count == 1)
+    uint32_t count = (uint32_t)w->count; /* belongs to the next run as soon as the last worker is here */
+    if (count == 1)
         return;
     struct st_team *t = w->team;
-    uint32_t phase = atomic_load(&t->phase);
-    if (atomic_fetch_add(&t->arrived, 1) + 1 == (uint32_t)w->count) {
+    uint32_t phase = atomic_load(&t->phase.value);
+    if (atomic_fetch_add(&t->arrived, 1) + 1 == count) {
         atomic_store(&t->arrived, 0);
-        change(t, &t->phase);
-    } else {
-        wait_change(t, &t->phase, phase);
+        change(&t->phase);
+    } else if (wait_change(&t->phase, phase)) {
+        atomic_fetch_add_explicit(&t->sleeps, 1, memory_order_relaxed);
     }
 }
 
@@ -89,7 +101,7 @@ static void *thread_main(void *p)
     struct st_team *t = self->worker.team;
     uint32_t seen = 0;
     for (;;) {
-        wait_change(t, &t->generation, seen);
+        wait_change(&self->go, seen);
         seen++;
         if (t->stop)
             return NULL;
@@ -98,14 +110,21 @@ static void *thread_main(void *p)
     }
 }
 
-void st_team_run(struct st_team *t, void (*fn)(void *, struct st_worker *), void *arg)
+void st_team_run_on(struct st_team *t, int workers, void (*fn)(void *, struct st_worker *), void *arg)
 {
     t->fn = fn;
     t->arg = arg;
-    if (t->count > 1)
-        change(t, &t->generation);
+    for (int i = 0; i < workers; i++)
+        t->threads[i].worker.count = workers;
+    for (int i = 1; i < workers; i++)
+        change(&t->threads[i].go);
     fn(arg, &t->threads[0].worker);
     st_barrier(&t->threads[0].worker);
+}
+
+void st_team_run(struct st_team *t, void (*fn)(void *, struct st_worker *), void *arg)
+{
+    st_team_run_on(t, t->count, fn, arg);
 }
 
 int st_team_size(const struct st_team *t)
@@ -113,33 +132,43 @@ int st_team_size(const struct st_team *t)
     return t->count;
 }
 
+uint64_t st_team_sleeps(const struct st_team *t)
+{
+    return atomic_load_explicit(&t->sleeps, memory_order_relaxed);
+}
+
 void st_team_free(struct st_team *t)
 {
     if (!t)
         return;
     t->stop = true;
-    change(t, &t->generation);
+    for (int i = 1; i < t->count; i++)
+        change(&t->threads[i].go);
     for (int i = 1; i < t->count; i++)
         pthread_join(t->threads[i].handle, NULL);
     for (int i = 0; i < t->count; i++)
         free(t->threads[i].worker.scratch);
-    pthread_cond_destroy(&t->wake);
-    pthread_mutex_destroy(&t->lock);
     free(t->threads);
     free(t);
+}
+
+/* Zeroed memory at a multiple of 64 bytes. */
+static void *clear_lines(size_t bytes)
+{
+    size_t whole = (bytes + 63) & ~(size_t)63;
+    void *p = aligned_alloc(64, whole);
+    return p ? memset(p, 0, whole) : NULL;
 }
 
 enum strata_result st_team_create(int threads, size_t scratch, struct st_team **out, struct strata_error *err)
 {
     if (threads < 1 || threads > 1024)
         return st_fail(err, STRATA_E_ARGUMENT, "thread count %d is not in 1..1024", threads);
-    struct st_team *t = calloc(1, sizeof *t);
+    struct st_team *t = clear_lines(sizeof *t);
     if (!t)
         return st_fail(err, STRATA_E_MEMORY, "no memory for a thread team");
-    pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->wake, NULL);
     scratch = (scratch + 63) & ~(size_t)63;
-    t->threads = calloc((size_t)threads, sizeof *t->threads);
+    t->threads = clear_lines((size_t)threads * sizeof *t->threads);
     if (!t->threads)
         goto no_memory;
     for (int i = 0; i < threads; i++) {

@@ -2,14 +2,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/checked.h"
+#include "engine/pace.h"
 #include "engine/stage.h"
+
+/* Passes of a few rows wait at a barrier after little work, those of many after much: each kind has its own pace. */
+enum { FEW_ROWS = 8 };
 
 struct cpu_stage {
     struct st_stage base;
     const struct st_kernels *kernels;
     struct st_team *team;
+    struct st_pace few, many; /* seconds of a pass; seconds of a row */
     const struct st_rows *rows;
     uint8_t *arena;
 };
@@ -42,6 +48,13 @@ static size_t stretch_end(const struct st_program *p, size_t from, bool residual
     return to;
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct cpu_stage *c = (struct cpu_stage *)stage;
@@ -51,18 +64,26 @@ static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass
         memcpy(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in, pass->wide_in, bytes);
     struct stretch s = {.kernels = c->kernels, .commands = p->commands};
     enum strata_result r = STRATA_OK;
+    struct st_pace *pace = pass->rows->n <= FEW_ROWS ? &c->few : &c->many;
+    int workers = st_pace_workers(pace);
+    uint64_t sleeps = st_team_sleeps(c->team);
+    double seconds = 0;
     while (s.from < p->n_commands && !r) {
         const struct st_command *first = &p->commands[s.from];
         if (first->op == ST_OP_ngram_gather)
             r = st_ngram_io_finish(pass->ngram, err);
         s.to = stretch_end(p, s.from, pass->residuals != NULL);
+        double start = now();
         if (!r)
-            st_team_run(c->team, run_stretch, &s);
+            st_team_run_on(c->team, workers, run_stretch, &s);
+        seconds += now() - start;
         if (pass->residuals && first->layer >= 0)
             memcpy(pass->residuals + (size_t)first->layer * pass->residual_stride + pass->first_row * stage->dims.wide,
                    p->wide, bytes);
         s.from = s.to;
     }
+    if (!r && pass->part == ST_PART_TRUNK)
+        st_pace_report(pace, pace == &c->few ? seconds : seconds / pass->rows->n, st_team_sleeps(c->team) - sleeps);
     if (!r && pass->wide_out)
         memcpy(pass->wide_out, p->wide, bytes);
     stage->logits = p->logits;
@@ -233,6 +254,7 @@ enum strata_result st_stage_cpu_open(const struct st_stage_config *config, const
     s->placement = config->placement;
     c->kernels = kernels;
     c->rows = rows;
+    c->few = c->many = st_pace(threads);
     enum strata_result r = st_model_open(config->gguf, config->draft_gguf, &config->options, &s->bound, err);
     if (!r) {
         s->bound.family->dims(&s->bound, &s->dims);

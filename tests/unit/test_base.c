@@ -77,6 +77,21 @@ static void team_barriers_separate_phases(void **state)
     assert_int_equal(st_team_create(0, 0, &none, &err), STRATA_E_ARGUMENT);
 }
 
+static void a_run_on_some_workers_leaves_the_others_out(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_team *t;
+    assert_ok(st_team_create(4, 0, &t, &err), &err);
+    for (int run = 0; run < 400; run++) {
+        struct ring r = {.count = 1 + run % 4};
+        st_team_run_on(t, r.count, add_and_check, &r);
+        assert_int_equal(r.wrong, 0);
+        assert_int_equal(r.sum[0], r.count);
+    }
+    st_team_free(t);
+}
+
 static void team_survives_long_pauses_between_runs(void **state)
 {
     (void)state;
@@ -150,6 +165,7 @@ int main(void)
         cmocka_unit_test(nested_messages_keep_code_and_both_texts),
         cmocka_unit_test(checked_arithmetic_refuses_overflow),
         cmocka_unit_test(team_barriers_separate_phases),
+        cmocka_unit_test(a_run_on_some_workers_leaves_the_others_out),
         cmocka_unit_test(team_survives_long_pauses_between_runs),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(output_appears_only_on_commit),
