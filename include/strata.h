@@ -104,12 +104,14 @@ struct strata_engine_options {
     const char *devices;   /* "cpu" (default), "auto", or names in the order of layers: "cuda:0,cpu", "sim:gfx1100:24G,..." */
     const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38" */
     const char *vram_limit;  /* bytes that stages may take: "12G", or by device "cuda:0=12G,hip:0=8G" */
+    uint64_t ram_limit;      /* bytes of host memory beside the mapped file; 0: no limit */
     const char *check;       /* "sync" or "runtime": find faults of devices where they are born; slow */
     const char *simulate;    /* executor of simulated devices: "cpu" (default) or "fibers" */
     int threads;           /* CPU workers; default: one per physical core */
     uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
-    uint32_t prefill;      /* largest number of prompt tokens read in one pass; default 256 */
+    uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, or 256
+                            * where the CPU computes layers */
     enum strata_kv kv;     /* storage of keys and values */
     const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
@@ -122,7 +124,8 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
                                         struct strata_engine **out, struct strata_error *err);
 /* All sessions must have been freed. */
 void strata_engine_free(struct strata_engine *engine);
-/* Where the model lies: one line for each stage and for each device that was left out. Valid as long as the engine. */
+/* Where the model lies: one line for each stage, one with chunk, host memory and predicted speed, one for each device that was
+ * left out. Valid as long as the engine. */
 const char *strata_engine_placement(const struct strata_engine *engine);
 /* The options in force, defaults filled in. */
 void strata_engine_options(const struct strata_engine *engine, struct strata_engine_options *out);

@@ -41,6 +41,7 @@ enum strata_result(st_fail_in)(struct strata_error *err, enum strata_result code
 {
     if (!err)
         return code;
+    err->code = code;
     char inner[sizeof err->text];
     memcpy(inner, err->text, sizeof inner);
     va_list ap;

@@ -8,7 +8,7 @@
 enum strata_result st_fail(struct strata_error *err, enum strata_result code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "context: " before the message that a callee left in err; returns code, the callee's result. */
+/* Puts "context: " before the message that a callee left in err; err then holds code, which is returned. */
 enum strata_result st_fail_in(struct strata_error *err, enum strata_result code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

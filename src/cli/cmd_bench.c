@@ -284,7 +284,7 @@ static int bench(struct bench_args *a)
     if ((size_t)a->engine.context < tokens)
         return st_user_error("bench: the tests need a context of %zu tokens", tokens);
     struct bench b = {.a = a};
-    status = st_host_open("bench", &a->engine, &b.h);
+    status = st_host_open("bench", &a->engine, a->format == FORMAT_JSON, &b.h);
     if (status)
         return status;
     strata_model_info(b.h.model, &b.info);

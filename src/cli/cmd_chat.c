@@ -177,7 +177,7 @@ int st_cmd_chat(int argc, char **argv)
     if (!status && system)
         status = st_check_utf8("--system", system, strlen(system));
     if (!status)
-        status = st_host_open("chat", &engine, &c.host);
+        status = st_host_open("chat", &engine, false, &c.host);
     if (!status)
         status = st_sampling_resolve(&sampling, &c.host, &c.request.sampling);
     if (!status && !(c.messages = json_array()))

@@ -96,7 +96,7 @@ int st_cmd_logits(int argc, char **argv)
     if (!status)
         status = st_read_ids(a.ids, &ids, &count);
     if (!status)
-        status = st_host_open("logits", &a.engine, &h);
+        status = st_host_open("logits", &a.engine, true, &h);
     if (!status)
         status = compute(&a, &h, ids, count);
     st_host_close(&h);

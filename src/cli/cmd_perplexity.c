@@ -272,7 +272,7 @@ static int perplexity(struct perplexity_args *a)
     if (a->engine.context < 2)
         return st_user_error("perplexity: --context %lld leaves nothing to predict", (long long)a->engine.context);
     struct measure m = {.a = a, .out = {.fd = -1}};
-    int status = st_host_open("perplexity", &a->engine, &m.h);
+    int status = st_host_open("perplexity", &a->engine, true, &m.h);
     size_t count = 0;
     if (!status)
         status = read_tokens(a, &m, &count);

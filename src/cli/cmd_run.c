@@ -128,7 +128,7 @@ static int run(const struct run_args *a)
     if (status)
         return status;
     struct st_host h;
-    status = st_host_open("run", &a->engine, &h);
+    status = st_host_open("run", &a->engine, a->json, &h);
     if (status)
         return status;
     int32_t *ids = NULL;

@@ -9,8 +9,9 @@ static enum strata_result make(void *user, struct st_backend **out, struct strat
     const struct st_engine_args *a = user;
     if (!a->model)
         return st_fail(err, STRATA_E_ARGUMENT, "serve: which model? give -m FILE or STRATA_MODEL");
-    struct strata_engine_options o = st_engine_options(a);
-    return st_backend_strata(a->model, &o, out, err);
+    struct strata_engine_options o;
+    enum strata_result r = st_engine_options(a, &o, err);
+    return r ? r : st_backend_strata(a->model, &o, st_say_placement, out, err);
 }
 
 int st_cmd_serve(int argc, char **argv)

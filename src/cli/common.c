@@ -33,38 +33,60 @@ int st_host_open_model(const char *command, const char *path, struct st_host *ou
     return status;
 }
 
-struct strata_engine_options st_engine_options(const struct st_engine_args *a)
+enum strata_result st_engine_options(const struct st_engine_args *a, struct strata_engine_options *out, struct strata_error *err)
 {
-    return (struct strata_engine_options){
+    uint32_t prefill = 0;
+    if (a->prefill && strcmp(a->prefill, "auto") != 0) {
+        char *end;
+        errno = 0;
+        long v = strtol(a->prefill, &end, 10);
+        if (end == a->prefill || *end || errno || v < 1 || v > ST_PREFILL_MAX)
+            return st_fail(err, STRATA_E_ARGUMENT, "--prefill: \"%s\" is neither auto nor a number between 1 and %d", a->prefill,
+                           ST_PREFILL_MAX);
+        prefill = (uint32_t)v;
+    }
+    *out = (struct strata_engine_options){
         .devices = a->device,
         .layer_split = a->layer_split,
         .vram_limit = a->vram_limit,
+        .ram_limit = a->ram_limit,
         .check = st_check_names[a->check],
         .simulate = st_executor_names[a->simulate],
         .threads = (int)a->threads,
         .context = (uint32_t)a->context,
-        .prefill = (uint32_t)a->prefill,
+        .prefill = prefill,
         .kv = (enum strata_kv)a->kv,
         .cpu = a->cpu,
         .fp32 = a->fp32,
     };
+    return STRATA_OK;
 }
 
-int st_host_open(const char *command, const struct st_engine_args *a, struct st_host *out)
+void st_say_placement(const struct strata_engine *engine)
 {
-    int status = st_host_open_model(command, a->model, out);
-    if (status)
-        return status;
-    struct strata_engine_options o = st_engine_options(a);
+    bool more = engine->plan.notes[0] != 0;
+    for (int k = 0; k < engine->plan.n_stages; k++)
+        more = more || engine->plan.stage[k].found >= 0;
+    if (more)
+        fputs(strata_engine_placement(engine), stderr);
+}
+
+int st_host_open(const char *command, const struct st_engine_args *a, bool quiet, struct st_host *out)
+{
+    struct strata_engine_options o;
     struct strata_error err;
-    enum strata_result r = strata_engine_create(out->model, &o, &out->engine, &err);
-    if (!r)
-        r = strata_session_create(out->engine, &out->session, &err);
-    if (r) {
+    int status = st_host_open_model(command, a->model, out);
+    if (!status && st_engine_options(a, &o, &err))
+        status = st_report(&err);
+    if (!status && strata_engine_create(out->model, &o, &out->engine, &err))
+        status = st_report(&err);
+    if (!status && !quiet)
+        st_say_placement(out->engine);
+    if (!status && strata_session_create(out->engine, &out->session, &err))
+        status = st_report(&err);
+    if (status)
         st_host_close(out);
-        return st_report(&err);
-    }
-    return ST_EXIT_OK;
+    return status;
 }
 
 void st_host_close(struct st_host *h)

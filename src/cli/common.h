@@ -12,8 +12,10 @@
 
 struct st_engine_args {
     const char *model, *device, *cpu, *layer_split, *vram_limit;
+    const char *prefill; /* "auto" (NULL) or a number */
     int check, simulate; /* indices into st_check_names and st_executor_names */
-    int64_t context, threads, prefill;
+    int64_t context, threads;
+    uint64_t ram_limit;
     int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
 };
@@ -30,14 +32,19 @@ extern const char *const st_kv_names[];
     ST_TEXT("layer-split", 0, &(a).layer_split, "N,N", \
             "layers of each device (default: auto, by predicted time)"), \
     ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \
+    ST_SIZE("ram-limit", 0, &(a).ram_limit, 1, 1e18, "SIZE", "host memory that may be used beside the mapped file"), \
     ST_CHOICE("check", 0, &(a).check, st_check_names, "HOW", "find faults of devices where they are born: none, sync, runtime"), \
     ST_CHOICE("sim", 0, &(a).simulate, st_executor_names, "KIND", "what runs simulated devices: cpu or fibers"), \
-    ST_INT("prefill", 0, &(a).prefill, 0, 1 << 20, "N", "most prompt tokens read in one pass (default: 256)"), \
+    ST_TEXT("prefill", 0, &(a).prefill, "N", \
+            "most prompt tokens read in one pass (default: auto, up to 8192 as memory allows, 256 with layers on the CPU)"), \
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
     ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
 
-struct strata_engine_options st_engine_options(const struct st_engine_args *a);
+/* The options for the engine. */
+enum strata_result st_engine_options(const struct st_engine_args *a, struct strata_engine_options *out, struct strata_error *err);
+/* Where the model lies, to standard error, when more than the CPU computes. */
+void st_say_placement(const struct strata_engine *engine);
 
 struct st_host {
     struct strata_model *model;
@@ -47,8 +54,8 @@ struct st_host {
 
 /* "run: which model? ..." unless one was named. */
 int st_need_model(const char *command, const char *model);
-/* Opens the model, an engine and one session; all or nothing. */
-int st_host_open(const char *command, const struct st_engine_args *args, struct st_host *out);
+/* Opens the model, an engine and one session; all or nothing. quiet: without saying where the model lies. */
+int st_host_open(const char *command, const struct st_engine_args *args, bool quiet, struct st_host *out);
 /* The model alone, for commands that do not compute. */
 int st_host_open_model(const char *command, const char *path, struct st_host *out);
 void st_host_close(struct st_host *h);

@@ -9,12 +9,8 @@
 
 enum {
     DEFAULT_CONTEXT = 8192,
-    DEFAULT_PREFILL = 256,
     CONTEXT_MAX = 1 << 22,
-    PREFILL_MAX = 8192,
     SESSIONS_MAX = 256,
-    LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least WINDOW_ROWS */
-    WINDOW_ROWS = 8,
     NGRAM_CACHE_ROWS = 1 << 16,
 };
 
@@ -42,13 +38,12 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     o->threads = o->threads ? o->threads : st_cpu_cores();
     o->context = or_default(o->context, trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT);
     o->sessions = or_default(o->sessions, 1);
-    o->prefill = or_default(o->prefill, DEFAULT_PREFILL);
     if (kv_type(o->kv) == ST_KV_COUNT)
         return st_fail(err, STRATA_E_ARGUMENT, "KV type %d is none of enum strata_kv", (int)o->kv);
     if (o->context > CONTEXT_MAX)
         return st_fail(err, STRATA_E_ARGUMENT, "context %u is above %d tokens", o->context, CONTEXT_MAX);
-    if (o->prefill > PREFILL_MAX)
-        return st_fail(err, STRATA_E_ARGUMENT, "prefill %u is above %d tokens", o->prefill, PREFILL_MAX);
+    if (o->prefill > ST_PREFILL_MAX)
+        return st_fail(err, STRATA_E_ARGUMENT, "prefill %u is above %d tokens", o->prefill, ST_PREFILL_MAX);
     if (o->sessions > SESSIONS_MAX)
         return st_fail(err, STRATA_E_ARGUMENT, "%u sessions are above %d", o->sessions, SESSIONS_MAX);
     if (o->prefill > o->context)
@@ -56,23 +51,25 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     return STRATA_OK;
 }
 
-static void take_rows(struct strata_engine *e, struct st_bump *b)
+/* The arrays of a pass of n rows; *numbers: of the n-gram rows, [n][heads]. */
+static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struct st_bump *b, uint64_t **numbers)
 {
-    uint64_t n = e->placement.rows;
-    e->rows = (struct st_rows){.slot = st_bump_take(b, n, sizeof(int32_t)),
-                               .pos = st_bump_take(b, n, sizeof(int32_t)),
-                               .token = st_bump_take(b, n, sizeof(int32_t)),
-                               .axis = st_bump_take(b, n, 3 * sizeof(int32_t)),
-                               .history = st_bump_take(b, n, ST_HISTORY * sizeof(int32_t)),
-                               .out = st_bump_take(b, n, sizeof(int32_t)),
-                               .span = st_bump_take(b, n + 1, sizeof(int32_t)),
-                               .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
-                               .embd_row = st_bump_take(b, n, 1)};
+    struct st_rows rows = {.slot = st_bump_take(b, n, sizeof(int32_t)),
+                           .pos = st_bump_take(b, n, sizeof(int32_t)),
+                           .token = st_bump_take(b, n, sizeof(int32_t)),
+                           .axis = st_bump_take(b, n, 3 * sizeof(int32_t)),
+                           .history = st_bump_take(b, n, ST_HISTORY * sizeof(int32_t)),
+                           .out = st_bump_take(b, n, sizeof(int32_t)),
+                           .span = st_bump_take(b, n + 1, sizeof(int32_t)),
+                           .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
+                           .embd_row = st_bump_take(b, n, 1)};
+    *numbers = NULL;
     if (e->ngram.hash) {
-        e->rows.ngram = st_ngram_io_data(e->ngram_io);
-        e->rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
-        e->ngram_rows = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint64_t));
+        rows.ngram = e->ngram_io ? st_ngram_io_data(e->ngram_io) : NULL;
+        rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
+        *numbers = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint64_t));
     }
+    return rows;
 }
 
 static struct st_model_options bind_options(const struct strata_engine *e)
@@ -86,20 +83,30 @@ static struct st_model_options bind_options(const struct strata_engine *e)
 static enum strata_result open_rows(struct strata_engine *e, struct strata_error *err)
 {
     struct st_bump b = {0};
-    take_rows(e, &b);
+    take_rows(e, e->placement.rows, &b, &e->ngram_rows);
     if (b.overflow || !(e->row_memory = aligned_alloc(64, b.peak)))
         return st_fail(err, STRATA_E_MEMORY, "no memory for passes of %u rows", e->placement.rows);
     b = (struct st_bump){.base = e->row_memory};
-    take_rows(e, &b);
+    e->rows = take_rows(e, e->placement.rows, &b, &e->ngram_rows);
     return STRATA_OK;
+}
+
+uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement)
+{
+    const struct strata_engine *e = user;
+    struct st_bump b = {0};
+    uint64_t *numbers;
+    take_rows(e, placement->rows, &b, &numbers);
+    uint64_t ids = (uint64_t)placement->slots * placement->context * sizeof(int32_t);
+    uint64_t ngram = e->ngram.hash ? st_ngram_io_bytes((uint32_t)e->ngram.table->row_bytes,
+                                                       (size_t)placement->rows * e->ngram.hash->heads, NGRAM_CACHE_ROWS)
+                                   : 0;
+    return b.peak + ids + ngram;
 }
 
 /* The table of n-grams, if the model has one: rows are fetched by the pass. */
 static enum strata_result open_ngram(struct strata_engine *e, struct strata_error *err)
 {
-    if (!e->bound.family->ngram)
-        return STRATA_OK;
-    e->bound.family->ngram(&e->bound, &e->ngram);
     if (!e->ngram.hash)
         return STRATA_OK;
     const struct st_gguf_shard *shard = &e->model->gguf->shards[e->ngram.tensor->shard];
@@ -113,44 +120,41 @@ static enum strata_result open_ngram(struct strata_engine *e, struct strata_erro
                               &e->ngram_io, err);
 }
 
-static enum strata_result open_passes(struct strata_engine *e, struct strata_error *err)
+static struct st_stage_config stage_config(struct strata_engine *e)
 {
-    const struct strata_engine_options *o = &e->options;
-    uint64_t row = (uint64_t)e->dims.vocabulary * sizeof(float), out = LOGITS_BYTES / row;
-    uint32_t rows = o->prefill > WINDOW_ROWS ? o->prefill : WINDOW_ROWS;
-    out = out < WINDOW_ROWS ? WINDOW_ROWS : out;
-    e->placement = (struct st_placement){.slots = o->sessions,
-                                         .context = o->context,
-                                         .rows = rows,
-                                         .out_rows = out < rows ? (uint32_t)out : rows,
-                                         .kv = kv_type(o->kv)};
-    enum strata_result r = open_ngram(e, err);
-    return r ? r : open_rows(e, err);
+    return (struct st_stage_config){.gguf = e->model->gguf,
+                                    .draft_gguf = e->draft_gguf,
+                                    .options = bind_options(e),
+                                    .placement = e->placement,
+                                    .ngram = &e->ngram};
+}
+
+/* Opens devices and plans. most: largest chunk of an automatic choice. */
+static enum strata_result make_plan(struct strata_engine *e, uint32_t most, bool predict, struct strata_error *err)
+{
+    struct st_stage_config config = stage_config(e);
+    enum strata_result r = st_engine_make_plan(e, &config, most, predict, err);
+    if (r)
+        return r;
+    e->placement = e->plan.placement;
+    e->options.prefill = e->plan.prefill;
+    return STRATA_OK;
 }
 
 static enum strata_result open_stages(struct strata_engine *e, struct strata_error *err)
 {
-    struct st_stage_config config = {.gguf = e->model->gguf,
-                                     .draft_gguf = e->draft_gguf,
-                                     .options = bind_options(e),
-                                     .placement = e->placement,
-                                     .ngram = &e->ngram};
+    struct st_stage_config config = stage_config(e);
     enum strata_result r = st_engine_open_stages(e, &config, err);
     return r ? r : st_pipeline_open(e, err);
 }
 
-enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
-                                        struct strata_engine **out, struct strata_error *err)
-{
-    return st_engine_create(model, options, NULL, NULL, out, err);
-}
-
-enum strata_result st_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
-                                    const struct st_runtime *const *runtimes, const struct st_image_set *images,
-                                    struct strata_engine **out, struct strata_error *err)
+/* Model, options, devices and plan: everything that is known before memory is taken. The caller frees *out after a failure too. */
+static enum strata_result prepare(const struct strata_model *model, const struct strata_engine_options *options,
+                                  const struct st_runtime *const *runtimes, const struct st_image_set *images, bool predict,
+                                  struct strata_engine **out, struct strata_error *err)
 {
     static const struct strata_engine_options defaults;
-    struct strata_engine *e = calloc(1, sizeof *e);
+    struct strata_engine *e = *out = calloc(1, sizeof *e);
     if (!e)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for an engine", model->gguf->path);
     e->model = model;
@@ -173,14 +177,49 @@ enum strata_result st_engine_create(const struct strata_model *model, const stru
     if (!r && model->tokenizer && st_tokenizer_count(model->tokenizer) > e->dims.embeddings)
         r = st_fail(err, STRATA_E_MODEL, "%s: %zu tokens but only %u rows of token_embd.weight", model->gguf->path,
                     st_tokenizer_count(model->tokenizer), e->dims.embeddings);
+    if (!r && e->bound.family->ngram)
+        e->bound.family->ngram(&e->bound, &e->ngram);
+    if (!r)
+        r = st_kernels_choose(e->options.cpu, &e->kernels, err);
+    if (r)
+        return r;
+    e->options.cpu = e->kernels.name;
+    e->asked_prefill = e->options.prefill;
+    e->placement = (struct st_placement){
+        .slots = e->options.sessions, .context = e->options.context, .kv = kv_type(e->options.kv)};
+    return make_plan(e, ST_PREFILL_MAX, predict, err);
+}
+
+enum strata_result st_engine_plan_only(const struct strata_model *model, const struct strata_engine_options *options,
+                                       struct strata_engine **out, struct strata_error *err)
+{
+    struct strata_engine *e;
+    enum strata_result r = prepare(model, options, NULL, NULL, true, &e, err);
+    if (r)
+        strata_engine_free(e);
+    else
+        *out = e;
+    return r;
+}
+
+enum strata_result strata_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                        struct strata_engine **out, struct strata_error *err)
+{
+    return st_engine_create(model, options, NULL, NULL, out, err);
+}
+
+enum strata_result st_engine_create(const struct strata_model *model, const struct strata_engine_options *options,
+                                    const struct st_runtime *const *runtimes, const struct st_image_set *images,
+                                    struct strata_engine **out, struct strata_error *err)
+{
+    struct strata_engine *e;
+    enum strata_result r = prepare(model, options, runtimes, images, false, &e, err);
     if (!r && !(e->slot = calloc(e->options.sessions, sizeof *e->slot)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for %u sessions", e->options.sessions);
     if (!r)
-        r = st_kernels_choose(e->options.cpu, &e->kernels, err);
+        r = open_ngram(e, err);
     if (!r)
-        e->options.cpu = e->kernels.name;
-    if (!r)
-        r = open_passes(e, err);
+        r = open_rows(e, err);
     if (!r)
         r = open_stages(e, err);
     if (r) {
@@ -239,7 +278,10 @@ enum strata_result st_engine_ready(struct strata_engine *e, struct strata_error 
     if (!e->broken)
         return STRATA_OK;
     close_stages(e);
-    enum strata_result r = open_stages(e, err);
+    /* Rows have their memory already, so chunks do not grow. */
+    enum strata_result r = make_plan(e, e->options.prefill, false, err);
+    if (!r)
+        r = open_stages(e, err);
     if (r) {
         close_stages(e);
         return st_fail_in(err, r, "the model could not be loaded again after %s was lost", e->lost[e->n_lost - 1].name);

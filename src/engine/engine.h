@@ -41,13 +41,14 @@ struct strata_engine {
     struct st_model_dims dims;
     struct strata_engine_options options;
     struct st_placement placement;
+    uint32_t asked_prefill; /* 0: automatic; options then holds what was chosen */
     struct st_kernels kernels; /* of CPU stages */
     struct st_rows rows;       /* of the current pass, host memory in row_memory */
     uint8_t *row_memory;
     struct st_devices *devices;              /* NULL: the CPU alone */
     struct st_device *opened[ST_STAGES_MAX]; /* by stage; NULL for the CPU */
     struct st_plan plan;
-    char placement_text[2048];
+    char placement_text[6144];
     struct st_stage *stages[ST_STAGES_MAX]; /* in the order of layers */
     int n_stages;
     struct st_hand_off hand_off[ST_STAGES_MAX][ST_STAGE_PASSES]; /* behind each stage but the last */
@@ -112,7 +113,10 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
 enum strata_result st_model_sampling(const struct strata_model *model, struct strata_sampling *out,
                                      struct strata_error *err);
 
-/* Opens devices, plans, and opens the stages (engine_devices.c). */
+/* Opens devices and plans; e->plan then has everything and nothing is loaded. most, predict: as in st_plan_request. Then
+ * opens the stages of the plan (engine_devices.c). */
+enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_stage_config *config, uint32_t most, bool predict,
+                                       struct strata_error *err);
 enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
                                          struct strata_error *err);
 void st_engine_close_stages(struct strata_engine *e);
@@ -128,6 +132,14 @@ void st_session_forget(struct strata_session *s);
 
 /* Fills the engine's rows with tokens [from, from + n) of an evaluation that begins behind what the session holds. No logits. */
 void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n);
+
+/* An engine with a plan and nothing else, for showing it; freed with strata_engine_free. */
+enum strata_result st_engine_plan_only(const struct strata_model *model, const struct strata_engine_options *options,
+                                       struct strata_engine **out, struct strata_error *err);
+
+/* Host memory that rows, fetched n-gram rows and sessions' tokens take with a placement; user:
+ * the engine. */
+uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement);
 
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);

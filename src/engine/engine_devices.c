@@ -1,11 +1,7 @@
 /* From the device list to stages: devices opened, layers planned, kernels resolved before a byte of the model is loaded. */
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine.h"
-
-/* Stays free on every device for the driver and others. */
-static const uint64_t RESERVE = 512ull << 20;
 
 static enum strata_result device_options(const struct strata_engine *e, struct st_device_options *out,
                                          struct strata_error *err)
@@ -24,21 +20,32 @@ static enum strata_result device_options(const struct strata_engine *e, struct s
     return STRATA_OK;
 }
 
-static void note(struct strata_engine *e, const char *line)
+/* What a device lacks (a kernel, memory) is its failure, not the model's and not the caller's. */
+static enum strata_result as_device_failure(enum strata_result r, struct strata_error *err)
 {
-    size_t used = strlen(e->placement_text);
-    snprintf(e->placement_text + used, sizeof e->placement_text - used, "%s\n", line);
+    if (r != STRATA_E_UNSUPPORTED && r != STRATA_E_LIMIT)
+        return r;
+    if (err)
+        err->code = STRATA_E_DEVICE;
+    return STRATA_E_DEVICE;
 }
 
-/* Leaves a device that lacks something out of an automatic choice; a device that was named is refused. */
-static enum strata_result resolve(struct strata_engine *e, const struct st_stage_config *config, int found,
-                                  struct st_device **out, struct strata_error *err)
+/* Opens a device with the kernels that the model needs and those that measure. */
+static enum strata_result open_device(struct strata_engine *e, const struct st_stage_config *config, int found,
+                                      struct st_device **out, struct strata_error *err)
 {
-    bool needed[ST_GPU_KERNEL_COUNT] = {false};
+    bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_COPY] = true, [ST_GPU_EMPTY] = true};
     enum strata_result r = st_stage_device_needs(config, needed, err);
-    if (r)
-        return st_fail_in(err, r, "%s (%s)", e->devices->list[found].name, e->devices->list[found].info.arch);
-    return st_device_open(e->devices, found, needed, out, err);
+    if (r) {
+        st_fail_in(err, r, "%s (%s)", e->devices->list[found].name, e->devices->list[found].info.arch);
+        return as_device_failure(r, err);
+    }
+    r = st_device_open(e->devices, found, needed, out, err);
+    if (!r && (r = st_device_rates(*out, err))) {
+        st_device_close(*out);
+        *out = NULL;
+    }
+    return as_device_failure(r, err);
 }
 
 /* Why a device was lost before, or NULL. */
@@ -50,30 +57,28 @@ static const char *lost_before(const struct strata_engine *e, const char *name)
     return NULL;
 }
 
-/* Opens every chosen device with the kernels of the whole model; drops what cannot serve where that is allowed. The caller closes
- * what is in by_choice, also after a failure. */
+/* Opens every chosen device; one that was not named and lacks something is left out with a line. The caller closes what is in
+ * by_choice, also after a failure. */
 static enum strata_result open_devices(struct strata_engine *e, const struct st_stage_config *config,
                                        struct st_device *by_choice[], struct strata_error *err)
 {
     struct st_devices *set = e->devices;
-    bool automatic = !strcmp(e->options.devices, "auto");
     int kept = 0;
     for (int i = 0; i < set->chosen_count; i++) {
         struct st_device *dev = NULL;
+        const struct st_found *found = &set->list[set->chosen[i]];
+        const char *lost = found->named ? NULL : lost_before(e, found->name);
         struct strata_error why = {0};
-        const char *name = set->list[set->chosen[i]].name, *lost = automatic ? lost_before(e, name) : NULL;
         enum strata_result r = lost ? st_fail(&why, STRATA_E_DEVICE, "it was lost: %s", lost)
-                                    : resolve(e, config, set->chosen[i], &dev, &why);
-        if (r && !automatic) {
+                                    : open_device(e, config, set->chosen[i], &dev, &why);
+        if (r && found->named) {
             set->chosen_count = kept;
             if (err)
                 *err = why;
             return r;
         }
         if (r) {
-            char line[600];
-            snprintf(line, sizeof line, "%s is left out: %s", name, why.text);
-            note(e, line);
+            st_plan_note(&e->plan, "%s is left out: %s", found->name, why.text);
             continue;
         }
         by_choice[kept] = dev;
@@ -83,15 +88,14 @@ static enum strata_result open_devices(struct strata_engine *e, const struct st_
     return STRATA_OK;
 }
 
-static void describe(struct strata_engine *e, int k)
+/* Devices that an automatic choice passed over, a line each; not those that nobody could have meant. */
+static void note_passed_over(struct strata_engine *e)
 {
-    const struct st_plan_stage *s = &e->plan.stage[k];
-    const struct st_stage *stage = e->stages[k];
-    char line[256];
-    snprintf(line, sizeof line, "%s (%s): layers %u..%u, weights %.1f MiB, state %.1f MiB, buffers %.1f MiB", s->name, s->arch,
-             s->first, s->end - 1, (double)s->weights / (1 << 20), (double)stage->state_bytes / (1 << 20),
-             (double)stage->buffer_bytes / (1 << 20));
-    note(e, line);
+    for (int i = 0; i < e->devices->count && st_devices_automatic(e->options.devices); i++) {
+        const struct st_found *found = &e->devices->list[i];
+        if (found->left_out[0] && !found->twin[0] && !(found->info.features & ST_FEATURE_CPU))
+            st_plan_note(&e->plan, "%s is left out: %s", found->name, found->left_out);
+    }
 }
 
 /* The opened device of a plan's stage; taken out of by_choice, so that what is left over can be closed. */
@@ -106,6 +110,51 @@ static struct st_device *take_device(struct strata_engine *e, struct st_device *
     return NULL;
 }
 
+enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_stage_config *config, uint32_t most, bool predict,
+                                       struct strata_error *err)
+{
+    struct st_device_options o;
+    struct st_device *by_choice[ST_MAX_DEVICES] = {NULL};
+    e->plan = (struct st_plan){0};
+    enum strata_result r = device_options(e, &o, err);
+    if (!r && strcmp(e->options.devices, "cpu")) {
+        /* The kernels of prompts are those of the largest chunk that the plan may choose. */
+        struct st_stage_config largest = *config;
+        largest.placement =
+            st_plan_placement(&config->placement, &e->dims, e->asked_prefill ? e->asked_prefill : most);
+        r = st_devices_open(&o, &e->devices, err);
+        if (!r)
+            note_passed_over(e);
+        if (!r)
+            r = open_devices(e, &largest, by_choice, err);
+    }
+    struct st_plan_request request = {.config = config,
+                                      .dims = &e->dims,
+                                      .devices = e->devices,
+                                      .opened = by_choice,
+                                      .order = e->options.devices,
+                                      .layer_split = e->options.layer_split,
+                                      .vram_limit = e->options.vram_limit,
+                                      .ram_limit = e->options.ram_limit,
+                                      .prefill = e->asked_prefill,
+                                      .most_prefill = most,
+                                      .threads = e->options.threads,
+                                      .predict = predict,
+                                      .pass_bytes = st_engine_pass_bytes,
+                                      .user = e};
+    if (!r)
+        r = st_plan_make(&request, &e->plan, err);
+    for (int k = 0; k < e->plan.n_stages && !r; k++)
+        if (e->plan.stage[k].found >= 0)
+            e->opened[k] = take_device(e, by_choice, e->plan.stage[k].found);
+    for (int i = 0; i < ST_MAX_DEVICES; i++)
+        if (by_choice[i])
+            st_device_close(by_choice[i]);
+    if (!r)
+        st_plan_summary(&e->plan, e->placement_text, sizeof e->placement_text);
+    return r;
+}
+
 static enum strata_result open_stage(struct strata_engine *e, const struct st_stage_config *config, int k,
                                      struct strata_error *err)
 {
@@ -115,42 +164,17 @@ static enum strata_result open_stage(struct strata_engine *e, const struct st_st
     own.options.end = s->end;
     if (s->found < 0)
         return st_stage_cpu_open(&own, &e->rows, &e->kernels, e->options.threads, &e->stages[k], err);
-    return st_stage_device_open(&own, e->opened[k], s->limit, &e->stages[k], err);
+    return as_device_failure(st_stage_device_open(&own, e->opened[k], s->size.total, &e->stages[k], err), err);
 }
 
 enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
                                          struct strata_error *err)
 {
-    struct st_device_options o;
-    struct st_device *by_choice[ST_MAX_DEVICES] = {NULL};
-    e->placement_text[0] = 0;
-    enum strata_result r = device_options(e, &o, err);
-    if (!r && strcmp(e->options.devices, "cpu")) {
-        r = st_devices_open(&o, &e->devices, err);
-        if (!r)
-            r = open_devices(e, config, by_choice, err);
-    }
-    struct st_plan_request request = {.config = config,
-                                      .devices = e->devices,
-                                      .order = e->options.devices,
-                                      .layer_split = e->options.layer_split,
-                                      .vram_limit = e->options.vram_limit,
-                                      .reserve = RESERVE};
-    if (!r)
-        r = st_plan_make(&request, &e->plan, err);
-    if (!r && e->plan.notes[0])
-        note(e, e->plan.notes);
+    enum strata_result r = STRATA_OK;
     for (int k = 0; k < e->plan.n_stages && !r; k++) {
-        if (e->plan.stage[k].found >= 0)
-            e->opened[k] = take_device(e, by_choice, e->plan.stage[k].found);
         r = open_stage(e, config, k, err);
         e->n_stages = r ? e->n_stages : k + 1;
-        if (!r)
-            describe(e, k);
     }
-    for (int i = 0; i < ST_MAX_DEVICES; i++)
-        if (by_choice[i])
-            st_device_close(by_choice[i]);
     return r;
 }
 

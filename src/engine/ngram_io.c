@@ -71,6 +71,28 @@ static void open_direct(struct st_ngram_io *io)
     io->ring_ready = io_uring_queue_init(IN_FLIGHT, &io->ring, 0) == 0;
 }
 
+/* At least twice the rows of a pass, a power of two. */
+static size_t hash_size(size_t pass_rows)
+{
+    size_t n = 16;
+    while (n < 2 * pass_rows)
+        n *= 2;
+    return n;
+}
+
+/* Aligned window around a row wherever it lies. */
+static size_t window_bytes(uint32_t row_bytes)
+{
+    return (row_bytes + 2 * (size_t)ALIGN - 1) / ALIGN * ALIGN + ALIGN;
+}
+
+uint64_t st_ngram_io_bytes(uint32_t row_bytes, size_t pass_rows, size_t cache_rows)
+{
+    uint64_t numbers = sizeof(uint64_t) + sizeof(uint32_t); /* of a row in this pass; its place while it is read */
+    return sizeof(struct st_ngram_io) + (uint64_t)pass_rows * (row_bytes + numbers) + hash_size(pass_rows) * sizeof(uint32_t) +
+           (uint64_t)cache_rows * (row_bytes + sizeof(uint64_t)) + (uint64_t)IN_FLIGHT * window_bytes(row_bytes);
+}
+
 enum strata_result st_ngram_io_create(const struct st_ngram_source *source, size_t pass_rows, size_t cache_rows, bool direct,
                                       struct st_ngram_io **out, struct strata_error *err)
 {
@@ -84,10 +106,8 @@ enum strata_result st_ngram_io_create(const struct st_ngram_source *source, size
     io->pass_rows = pass_rows;
     io->direct = direct && source->fd >= 0;
     io->cache_rows = io->direct ? cache_rows : 0;
-    io->hash_size = 16;
-    while (io->hash_size < 2 * pass_rows)
-        io->hash_size *= 2;
-    io->window = (source->row_bytes + 2 * (size_t)ALIGN - 1) / ALIGN * ALIGN + ALIGN;
+    io->hash_size = hash_size(pass_rows);
+    io->window = window_bytes(source->row_bytes);
     io->data = malloc(pass_rows * source->row_bytes + 1);
     io->rows = malloc((pass_rows + 1) * sizeof *io->rows);
     io->hash = malloc(io->hash_size * sizeof *io->hash);

@@ -25,6 +25,8 @@ struct st_ngram_stats {
  * from the map. The source must outlive the object. */
 enum strata_result st_ngram_io_create(const struct st_ngram_source *source, size_t pass_rows, size_t cache_rows, bool direct,
                                       struct st_ngram_io **out, struct strata_error *err);
+/* Bytes that such an object allocates where direct reads work. */
+uint64_t st_ngram_io_bytes(uint32_t row_bytes, size_t pass_rows, size_t cache_rows);
 void st_ngram_io_free(struct st_ngram_io *io);
 
 /* Starts fetching n <= pass_rows rows (numbers below source.rows). index[i] becomes the place of row i's bytes in

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 
 enum { PAGE = 4096 };
 
@@ -36,11 +35,15 @@ static enum strata_result open_buffer(struct strata_engine *e, int place, int k,
     return r;
 }
 
+uint64_t st_pipeline_buffer(const struct st_placement *placement, const struct st_model_dims *dims)
+{
+    /* Below 2^13 rows of less than 2^32 floats. */
+    return (placement->rows * (uint64_t)dims->wide * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+}
+
 enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err)
 {
-    uint64_t bytes;
-    if (!st_mul_u64(e->placement.rows, (uint64_t)e->dims.wide * sizeof(float), &bytes) || !st_align_u64(bytes, PAGE, &bytes))
-        return st_fail(err, STRATA_E_LIMIT, "passes of %u rows do not fit in any memory", e->placement.rows);
+    uint64_t bytes = st_pipeline_buffer(&e->placement, &e->dims);
     enum strata_result r = STRATA_OK;
     for (int place = 0; place + 1 < e->n_stages && !r; place++)
         for (int k = 0; k < ST_STAGE_PASSES && !r; k++)

@@ -1,30 +1,51 @@
-/* Plan: candidates in the user's order, per-layer sizes from counting binds, ranges by the least predicted time that fits. */
+/* Making a plan: candidates, per-layer sizes from counting binds, ranges by the least predicted time that fits, the chunk of
+ * prompts, exact sizes of the stages, refusals. The words for people: plan_text.c. */
 #include "engine/plan.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
+#include "engine/pipeline.h"
 
-/* What is assumed of memory whose rate nobody has stated, in bytes per second: only the ratio between devices matters. */
-static const double CPU_RATE = 40e9, DEVICE_RATE = 400e9;
-/* Handing the residual from stage to stage, and what a stage costs beside its bytes. */
-static const double HAND_OFF_SECONDS = 30e-6;
+enum {
+    BASE_PREFILL = 256, /* layers are placed with buffers for chunks of this size; what is left then makes chunks larger */
+    LEAST_PREFILL = 64, /* smaller automatic chunks would only hide that the memory is too small */
+    LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
+    WINDOW_ROWS = 8,
+    FREE_ORDERS = 10, /* up to so many candidates every order is looked at, more keep the order of their rates */
+};
 
-struct layer_cost {
-    uint64_t weights, state;
-    double read; /* bytes that one token reads */
+/* Stays free on a device for its driver and others. */
+static const uint64_t RESERVE = 512ull << 20, RESERVE_DISPLAY = 1ull << 30;
+
+struct candidate {
+    struct st_plan_stage stage; /* without a range */
+    bool named;
+    bool stated;          /* limit is the user's */
+    uint32_t units;
+    double out_rate;      /* to the host, bytes per second; 0: no link */
+    double notice;        /* seconds until the host sees that the device is done */
+    struct st_stage_size *layer; /* [layers] as stages of a single layer */
 };
 
 struct planner {
     const struct st_plan_request *q;
     struct st_plan *plan;
-    struct layer_cost *layer; /* [layers + 1]; the last entry is the head's */
-    uint32_t layers;
-    uint64_t buffers;
+    struct candidate candidate[ST_PLAN_STAGES];
+    int n;
+    bool free_order;
+    uint64_t shared; /* bytes of weights that a device's stages hold whatever their layers are */
     struct strata_error *err;
+};
+
+/* Sums of a range of layers. */
+struct range {
+    struct st_stage_size size;
+    uint32_t layers;
 };
 
 bool st_parse_size(const char *text, size_t size, uint64_t *out)
@@ -46,304 +67,582 @@ bool st_parse_size(const char *text, size_t size, uint64_t *out)
     return st_mul_u64(v, (uint64_t)1 << shift, out);
 }
 
-/* ---- sizes ---- */
-
-struct counter {
-    uint64_t bytes;
-};
-
-static enum strata_result count_weight(void *user, const char *name, const void *data, uint64_t bytes, const void **out,
-                                       struct strata_error *err)
+static uint64_t align_up(uint64_t v)
 {
-    (void)name;
-    (void)err;
-    ((struct counter *)user)->bytes += (bytes + 255) / 256 * 256;
-    *out = data;
-    return STRATA_OK;
+    return (v + ST_STAGE_ALIGN - 1) / ST_STAGE_ALIGN * ST_STAGE_ALIGN;
 }
 
-/* Bytes of experts, of which a token reads only the used share. */
-static double unread_experts(const struct st_program *p)
+static uint64_t max_u64(uint64_t a, uint64_t b)
 {
-    double bytes = 0;
-    for (size_t i = 0; i < p->n_commands; i++)
-        if (p->commands[i].op == ST_OP_experts) {
-            const struct st_experts *x = &p->commands[i].u.experts;
-            double all = (double)x->gate->expert_bytes + (double)x->up->expert_bytes + (double)x->down->expert_bytes;
-            bytes += all * (x->experts - x->used);
-        }
-    return bytes;
+    return a > b ? a : b;
 }
 
-/* Weights, state and buffers of layers [first, end) on a device. */
-static enum strata_result measure_range(const struct planner *p, uint32_t first, uint32_t end, struct layer_cost *cost,
-                                        uint64_t *buffers, struct strata_error *err)
+struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims, uint32_t prefill)
 {
-    struct counter counter = {0};
-    struct st_model_options o = p->q->config->options;
-    struct st_placement placement = p->q->config->placement;
-    struct st_model m = {0};
-    struct st_rows rows = {0};
-    struct st_bump state = {0}, scratch = {0};
-    struct st_program program = {0};
-    o.first = first;
-    o.end = end;
-    o.put = count_weight;
-    o.put_user = &counter;
-    enum strata_result r = st_model_open(p->q->config->gguf, p->q->config->draft_gguf, &o, &m, err);
-    if (!r)
-        r = m.family->place(&m, ST_PART_TRUNK, &placement, &rows, &state, &scratch, &program, err);
-    if (!r) {
-        cost->weights = counter.bytes;
-        cost->state = state.peak;
-        cost->read = (double)counter.bytes - unread_experts(&program);
-        *buffers = scratch.peak;
-    }
-    st_program_free(&program);
-    st_model_close(&m);
-    return r;
-}
-
-static enum strata_result measure_layers(struct planner *p, struct strata_error *err)
-{
-    struct st_model m;
-    struct st_model_dims dims;
-    struct st_model_options whole = p->q->config->options;
-    whole.first = whole.end = 0;
-    enum strata_result r = st_model_open(p->q->config->gguf, NULL, &whole, &m, err);
-    if (r)
-        return r;
-    m.family->dims(&m, &dims);
-    st_model_close(&m);
-    p->layers = dims.layers;
-    if (!(p->layer = calloc(dims.layers, sizeof *p->layer)))
-        return st_fail(err, STRATA_E_MEMORY, "no memory for a plan of %u layers", dims.layers);
-    for (uint32_t i = 0; i < dims.layers && !r; i++) {
-        uint64_t buffers;
-        r = measure_range(p, i, i + 1, &p->layer[i], &buffers, err);
-        p->buffers = !r && buffers > p->buffers ? buffers : p->buffers;
-    }
-    return r;
+    struct st_placement p = *base;
+    uint64_t out = LOGITS_BYTES / ((uint64_t)dims->vocabulary * sizeof(float));
+    p.rows = prefill > WINDOW_ROWS ? prefill : WINDOW_ROWS;
+    out = out < WINDOW_ROWS ? WINDOW_ROWS : out;
+    p.out_rows = out < p.rows ? (uint32_t)out : p.rows;
+    return p;
 }
 
 /* ---- candidates ---- */
 
-static double rate_of(const struct planner *p, const struct st_plan_stage *s)
+/* The limit that --vram-limit states for a device; the last item that concerns it holds. */
+static enum strata_result stated_limit(const struct planner *p, struct candidate *c)
 {
-    if (s->found < 0)
-        return CPU_RATE;
-    uint64_t stated = p->q->devices->list[s->found].info.memory_rate;
-    return stated ? (double)stated : DEVICE_RATE;
-}
-
-/* Limit for a device from --vram-limit; 0 when none names it. */
-static enum strata_result stated_limit(const struct planner *p, const char *name, uint64_t *out)
-{
-    *out = 0;
-    const char *at = p->q->vram_limit;
-    while (at && *at) {
+    const char *name = c->stage.name;
+    for (const char *at = p->q->vram_limit; at && *at;) {
         size_t n = strcspn(at, ",");
         const char *equal = memchr(at, '=', n), *size = equal ? equal + 1 : at;
         bool mine = !equal || (strlen(name) == (size_t)(equal - at) && !memcmp(at, name, (size_t)(equal - at)));
         uint64_t v;
         if (!st_parse_size(size, n - (size_t)(size - at), &v))
             return st_fail(p->err, STRATA_E_ARGUMENT, "vram limit '%.*s' is no size", (int)n, at);
-        *out = mine ? v : *out;
+        if (mine) {
+            c->stated = v < c->stage.free - c->stage.reserve;
+            c->stage.limit = c->stated ? v : c->stage.free - c->stage.reserve;
+        }
         at += n + (at[n] == ',');
     }
     return STRATA_OK;
 }
 
-static enum strata_result add_candidate(struct planner *p, int found)
+/* Names in --vram-limit must be devices that were found. */
+static enum strata_result check_limit_names(const struct planner *p)
 {
-    struct st_plan *plan = p->plan;
-    if (plan->n_stages == ST_PLAN_STAGES)
-        return st_fail(p->err, STRATA_E_LIMIT, "more than %d devices", ST_PLAN_STAGES);
-    struct st_plan_stage *s = &plan->stage[plan->n_stages++];
-    *s = (struct st_plan_stage){.found = found};
-    if (found < 0) {
-        snprintf(s->name, sizeof s->name, "cpu");
-        snprintf(s->arch, sizeof s->arch, "host");
-        return STRATA_OK;
+    for (const char *at = p->q->vram_limit; at && *at;) {
+        size_t n = strcspn(at, ","), length = strcspn(at, "=");
+        bool known = length >= n;
+        for (int i = 0; p->q->devices && i < p->q->devices->count && !known; i++) {
+            const char *name = p->q->devices->list[i].name;
+            known = strlen(name) == length && !memcmp(name, at, length);
+        }
+        if (!known)
+            return st_fail(p->err, STRATA_E_ARGUMENT, "vram limit '%.*s': there is no device of this name", (int)n, at);
+        at += n + (at[n] == ',');
     }
-    const struct st_found *f = &p->q->devices->list[found];
-    memcpy(s->name, f->name, sizeof s->name);
-    memcpy(s->arch, f->info.arch, sizeof s->arch);
-    enum strata_result r = stated_limit(p, s->name, &s->limit);
-    uint64_t free_bytes = f->info.memory > p->q->reserve ? f->info.memory - p->q->reserve : 0;
-    if (!s->limit || s->limit > free_bytes)
-        s->limit = free_bytes;
-    return r;
+    return STRATA_OK;
 }
 
-/* Chosen devices in the order of the list, with the CPU where the user put it. */
+/* NULL, with a message, when there are too many. */
+static struct candidate *new_candidate(struct planner *p)
+{
+    if (p->n == ST_PLAN_STAGES) {
+        st_fail(p->err, STRATA_E_ARGUMENT, "more than %d devices", ST_PLAN_STAGES);
+        return NULL;
+    }
+    struct candidate *c = &p->candidate[p->n++];
+    *c = (struct candidate){.stage.found = -1};
+    return c;
+}
+
+static enum strata_result add_cpu(struct planner *p, bool named)
+{
+    struct candidate *c = new_candidate(p);
+    if (!c)
+        return STRATA_E_ARGUMENT;
+    c->named = named;
+    snprintf(c->stage.name, sizeof c->stage.name, "cpu");
+    snprintf(c->stage.arch, sizeof c->stage.arch, "host");
+    return STRATA_OK;
+}
+
+/* The chosen device number i. */
+static enum strata_result add_device(struct planner *p, int i)
+{
+    struct candidate *c = new_candidate(p);
+    const struct st_found *found = &p->q->devices->list[p->q->devices->chosen[i]];
+    struct st_device *dev = p->q->opened[i];
+    const struct st_measured *m = &dev->measured;
+    if (!c)
+        return STRATA_E_ARGUMENT;
+    struct st_plan_stage *s = &c->stage;
+    s->found = p->q->devices->chosen[i];
+    c->named = found->named;
+    c->units = found->info.units;
+    memcpy(s->name, found->name, sizeof s->name);
+    memcpy(s->arch, found->info.arch, sizeof s->arch);
+    enum strata_result r = dev->table->memory(dev->rt, &s->free, &s->memory, p->err);
+    if (r)
+        return r;
+    s->driver = dev->driver_bytes;
+    s->reserve = found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
+    s->reserve = s->reserve < s->free ? s->reserve : s->free;
+    s->limit = s->free - s->reserve;
+    s->memory_rate = m->copy_rate;
+    s->link_rate = m->in_rate;
+    s->launch_seconds = (m->replay_us > 0 ? m->replay_us : m->launch_us) * 1e-6;
+    c->out_rate = m->out_rate;
+    c->notice = m->notice_us * 1e-6;
+    return stated_limit(p, c);
+}
+
+/* In the order of the list; with "auto" in it every device that is left, and the CPU, in any order. */
 static enum strata_result candidates(struct planner *p)
 {
     const struct st_devices *set = p->q->devices;
     if (!set)
-        return add_candidate(p, -1);
+        return add_cpu(p, true);
     int next = 0;
+    bool cpu = false;
     enum strata_result r = STRATA_OK;
-    bool automatic = !p->q->order || !strcmp(p->q->order, "auto");
-    for (const char *at = automatic ? "" : p->q->order; *at && !r;) {
-        size_t n = strcspn(at, ",");
-        if (n == 3 && !memcmp(at, "cpu", 3))
-            r = add_candidate(p, -1);
-        else if (next < set->chosen_count)
-            r = add_candidate(p, set->chosen[next++]);
-        at += n + (at[n] == ',');
+    p->free_order = st_devices_automatic(p->q->order);
+    for (const char *at = p->q->order ? p->q->order : ""; *at && !r;) {
+        size_t n = strcspn(at, ", ");
+        if (n == 3 && !memcmp(at, "cpu", 3)) {
+            r = cpu ? STRATA_OK : add_cpu(p, true);
+            cpu = true;
+        } else if (n > 0 && !(n == 4 && !memcmp(at, "auto", 4)) && next < set->chosen_count) {
+            r = add_device(p, next++);
+        }
+        at += n + (at[n] != 0);
     }
     while (next < set->chosen_count && !r)
-        r = add_candidate(p, set->chosen[next++]);
-    if (!r && p->plan->n_stages == 0)
-        r = add_candidate(p, -1);
+        r = add_device(p, next++);
+    if (!r && p->free_order && !cpu)
+        r = add_cpu(p, false);
     return r;
+}
+
+/* Measures the CPU's memory where that decides something or is asked for. */
+static enum strata_result measure_cpu(struct planner *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        struct st_plan_stage *s = &p->candidate[i].stage;
+        struct st_cpu_rates rates = {0};
+        if (s->found >= 0 || (p->n == 1 && !p->q->predict))
+            continue;
+        enum strata_result r = st_cpu_measure(p->q->threads, &rates, p->err);
+        if (r)
+            return r;
+        s->memory_rate = rates.read_rate;
+        s->launch_seconds = rates.barrier_us * 1e-6;
+    }
+    return STRATA_OK;
+}
+
+/* ---- sizes ---- */
+
+static enum strata_result size_range(const struct planner *p, const struct candidate *c, uint32_t first, uint32_t end,
+                                     uint32_t prefill, struct st_stage_size *out)
+{
+    struct st_stage_config config = *p->q->config;
+    config.placement = st_plan_placement(&config.placement, p->q->dims, prefill);
+    config.options.first = first;
+    config.options.end = end;
+    return c->stage.found < 0 ? st_stage_cpu_size(&config, p->q->threads, out, p->err)
+                              : st_stage_device_size(&config, c->units, out, p->err);
+}
+
+static enum strata_result size_layers(struct planner *p, uint32_t prefill)
+{
+    uint32_t layers = p->q->dims->layers;
+    enum strata_result r = STRATA_OK;
+    for (int i = 0; i < p->n && !r; i++) {
+        struct candidate *c = &p->candidate[i];
+        if (!c->layer && !(c->layer = calloc(layers, sizeof *c->layer)))
+            return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan of %u layers", layers);
+        for (uint32_t k = 0; k < layers && !r; k++)
+            r = size_range(p, c, k, k + 1, prefill, &c->layer[k]);
+        struct st_stage_size two;
+        if (!r && c->stage.found >= 0 && layers > 1) {
+            r = size_range(p, c, 0, 2, prefill, &two);
+            p->shared = r ? 0 : c->layer[0].weights + c->layer[1].weights - two.weights;
+        }
+    }
+    return r;
+}
+
+/* Adds the next layer to a range. Weights, state, launches add up, what holds one layer's work at a time is the largest. */
+static void extend(const struct planner *p, const struct candidate *c, struct range *range, uint32_t layer)
+{
+    const struct st_stage_size *one = &c->layer[layer];
+    struct st_stage_size *s = &range->size;
+    s->weights += one->weights - (range->layers && c->stage.found >= 0 ? p->shared : 0);
+    s->state += one->state;
+    s->buffers = max_u64(s->buffers, one->buffers);
+    s->rows = max_u64(s->rows, one->rows);
+    s->scratch = max_u64(s->scratch, one->scratch);
+    s->launches += one->launches;
+    s->read += one->read;
+    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->rows) + align_up(s->scratch);
+    range->layers++;
+}
+
+static struct st_plan_time time_of(const struct planner *p, const struct candidate *c, const struct st_stage_size *size,
+                                   uint32_t first, uint32_t end)
+{
+    const struct st_model_dims *d = p->q->dims;
+    const struct st_plan_stage *s = &c->stage;
+    double in = (first == 0 ? d->hidden : d->wide) * 4.0, out = (end == d->layers ? d->vocabulary : d->wide) * 4.0;
+    struct st_plan_time t = {.launch = (double)size->launches * s->launch_seconds};
+    t.memory = s->memory_rate > 0 ? size->read / s->memory_rate : 0;
+    if (s->link_rate > 0 && c->out_rate > 0)
+        t.link = in / s->link_rate + out / c->out_rate + c->notice;
+    return t;
+}
+
+static double sum(struct st_plan_time t)
+{
+    return t.memory + t.launch + t.link;
 }
 
 /* ---- ranges ---- */
 
-static bool fits(const struct planner *p, const struct st_plan_stage *s, uint32_t first, uint32_t end)
+static void take_stage(struct planner *p, int k, const struct candidate *c, uint32_t first, uint32_t end)
 {
-    uint64_t total = p->buffers;
-    for (uint32_t i = first; i < end; i++)
-        total += p->layer[i].weights + p->layer[i].state;
-    return s->found < 0 || total <= s->limit;
-}
-
-static double seconds_of(const struct planner *p, const struct st_plan_stage *s, uint32_t first, uint32_t end)
-{
-    double read = 0;
-    for (uint32_t i = first; i < end; i++)
-        read += p->layer[i].read;
-    return read / rate_of(p, s) + (end > first ? HAND_OFF_SECONDS : 0);
+    struct st_plan_stage *s = &p->plan->stage[k];
+    *s = c->stage;
+    s->first = first;
+    s->end = end;
 }
 
 static enum strata_result stated_split(struct planner *p)
 {
     const char *at = p->q->layer_split;
-    uint32_t first = 0;
-    for (int k = 0; k < p->plan->n_stages; k++) {
+    uint32_t first = 0, layers = p->q->dims->layers;
+    /* Without names the CPU takes layers only when nothing else is there. */
+    int n = p->n > 1 && p->candidate[p->n - 1].stage.found < 0 && !p->candidate[p->n - 1].named ? p->n - 1 : p->n;
+    for (int k = 0; k < n; k++) {
         char *end;
-        unsigned long n = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
-        if (n == 0 || n > p->layers - first)
+        unsigned long count = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
+        if (count == 0 || count > layers - first)
             return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': device %s needs 1..%u layers", p->q->layer_split,
-                           p->plan->stage[k].name, p->layers - first);
-        p->plan->stage[k].first = first;
-        first = p->plan->stage[k].end = first + (uint32_t)n;
+                           p->candidate[k].stage.name, layers - first);
+        take_stage(p, k, &p->candidate[k], first, first + (uint32_t)count);
+        first += (uint32_t)count;
         at = *end == ',' ? end + 1 : end;
     }
-    if (first != p->layers || *at)
+    p->plan->n_stages = n;
+    if (first != layers || *at)
         return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' gives %u layers to %d devices; the model has %u",
-                       p->q->layer_split, first, p->plan->n_stages, p->layers);
+                       p->q->layer_split, first, n, layers);
     return STRATA_OK;
 }
 
-/* best[k][i]: least time of layers 0 .. i - 1 on the first k candidates (each may stay empty); from[k][i]: where the last of
- * them begins. */
-static enum strata_result cheapest_split(struct planner *p)
+/* A cell of the table of cheapest placements: the least time of layers 0 .. i - 1, and the stage that comes last there. */
+struct cell {
+    double seconds;
+    uint32_t first;
+    int16_t candidate;
+    uint32_t before; /* state of the cell that it continues */
+};
+
+/* States: in a free order the set of candidates that are used, otherwise how many of them have been passed. Twice each: the
+ * lowest bit says that the candidate must is among the used ones. */
+static uint32_t states_of(const struct planner *p)
 {
-    uint32_t n = p->layers;
-    int stages = p->plan->n_stages;
-    double *best = malloc((size_t)(stages + 1) * (n + 1) * sizeof *best);
-    uint32_t *from = malloc((size_t)(stages + 1) * (n + 1) * sizeof *from);
-    if (!best || !from) {
-        free(best);
-        free(from);
+    return 2 * (p->free_order ? 1u << p->n : (uint32_t)p->n + 1);
+}
+
+/* The state after using candidate k in state s; s itself when that is not allowed. */
+static uint32_t next_state(const struct planner *p, uint32_t s, int k, int must)
+{
+    uint32_t held = s >> 1, flag = (s & 1) | (k == must);
+    if (p->free_order)
+        return held >> k & 1 ? s : (held | 1u << k) << 1 | flag;
+    return (uint32_t)k < held ? s : ((uint32_t)k + 1) << 1 | flag;
+}
+
+/* Continues the cell of state s and i layers with stages on candidate k of every length that fits. */
+static void continue_cell(const struct planner *p, struct cell *cells, uint32_t s, uint32_t i, int k, uint32_t to)
+{
+    uint32_t layers = p->q->dims->layers;
+    const struct candidate *c = &p->candidate[k];
+    double before = cells[(size_t)s * (layers + 1) + i].seconds;
+    struct range range = {0};
+    for (uint32_t end = i + 1; end <= layers; end++) {
+        extend(p, c, &range, end - 1);
+        if (c->stage.found >= 0 && range.size.total > c->stage.limit)
+            break;
+        double t = before + sum(time_of(p, c, &range.size, i, end));
+        struct cell *cell = &cells[(size_t)to * (layers + 1) + end];
+        if (cell->candidate < 0 || t < cell->seconds)
+            *cell = (struct cell){t, i, (int16_t)k, s};
+    }
+}
+
+/* The cheapest placement, of those that use candidate must if that is one (must < 0: any). *seconds is negative when nothing
+ * fits; take: it becomes the plan's stages. */
+static enum strata_result cheapest(struct planner *p, int must, bool take, double *seconds)
+{
+    uint32_t layers = p->q->dims->layers, states = states_of(p), best = 0;
+    struct cell *cells = malloc((size_t)states * (layers + 1) * sizeof *cells);
+    if (!cells)
         return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan");
-    }
-    for (uint32_t i = 0; i <= n; i++)
-        best[i] = i ? 1e300 : 0;
-    for (int k = 1; k <= stages; k++)
-        for (uint32_t i = 0; i <= n; i++) {
-            const struct st_plan_stage *s = &p->plan->stage[k - 1];
-            double *b = &best[(size_t)k * (n + 1) + i];
-            *b = 1e300;
-            for (uint32_t j = 0; j <= i; j++) {
-                double before = best[(size_t)(k - 1) * (n + 1) + j];
-                if (before >= 1e300 || !fits(p, s, j, i))
-                    continue;
-                double t = before + (i > j ? seconds_of(p, s, j, i) : 0);
-                if (t < *b) {
-                    *b = t;
-                    from[(size_t)k * (n + 1) + i] = j;
-                }
+    for (size_t i = 0; i < (size_t)states * (layers + 1); i++)
+        cells[i] = (struct cell){.candidate = -1};
+    for (uint32_t s = 0; s < states; s++)
+        for (uint32_t i = 0; i < layers; i++)
+            for (int k = 0; k < p->n && (s == 0 ? i == 0 : cells[(size_t)s * (layers + 1) + i].candidate >= 0); k++) {
+                uint32_t to = next_state(p, s, k, must);
+                if (to != s)
+                    continue_cell(p, cells, s, i, k, to);
             }
+    *seconds = -1;
+    for (uint32_t s = 0; s < states; s++) {
+        const struct cell *c = &cells[(size_t)s * (layers + 1) + layers];
+        if (c->candidate >= 0 && (must < 0 || (s & 1)) && (*seconds < 0 || c->seconds < *seconds)) {
+            *seconds = c->seconds;
+            best = s;
         }
-    bool possible = best[(size_t)stages * (n + 1) + n] < 1e300;
-    for (int k = stages; k > 0 && possible; k--) {
-        uint32_t i = k == stages ? n : p->plan->stage[k].first;
-        p->plan->stage[k - 1].end = i;
-        p->plan->stage[k - 1].first = from[(size_t)k * (n + 1) + i];
     }
-    free(best);
-    free(from);
-    return possible ? STRATA_OK : STRATA_E_LIMIT;
+    int count = 0;
+    for (uint32_t s = best, i = layers; take && *seconds >= 0 && i > 0; count++) {
+        const struct cell *c = &cells[(size_t)s * (layers + 1) + i];
+        take_stage(p, count, &p->candidate[c->candidate], c->first, i);
+        i = c->first;
+        s = c->before;
+    }
+    for (int k = 0; k < count / 2; k++) {
+        struct st_plan_stage swap = p->plan->stage[k];
+        p->plan->stage[k] = p->plan->stage[count - 1 - k];
+        p->plan->stage[count - 1 - k] = swap;
+    }
+    p->plan->n_stages = take ? count : p->plan->n_stages;
+    free(cells);
+    return STRATA_OK;
 }
 
-static enum strata_result no_room(const struct planner *p)
+static const struct candidate *candidate_of(const struct planner *p, const struct st_plan_stage *s)
 {
-    uint64_t need = 0, have = 0;
-    for (uint32_t i = 0; i < p->layers; i++)
-        need += p->layer[i].weights + p->layer[i].state;
-    for (int k = 0; k < p->plan->n_stages; k++)
-        have += p->plan->stage[k].limit;
-    return st_fail(p->err, STRATA_E_LIMIT,
-                   "the model does not fit: %llu bytes of weights and state and %llu of buffers per device, %llu bytes on %d "
-                   "devices",
-                   (unsigned long long)need, (unsigned long long)p->buffers, (unsigned long long)have, p->plan->n_stages);
+    for (int k = 0; k < p->n; k++)
+        if (p->candidate[k].stage.found == s->found)
+            return &p->candidate[k];
+    return NULL;
 }
 
-/* Drops devices without layers and says so. */
-static void drop_idle(struct planner *p)
+static bool is_used(const struct planner *p, const struct candidate *c)
+{
+    for (int k = 0; k < p->plan->n_stages; k++)
+        if (p->plan->stage[k].found == c->stage.found)
+            return true;
+    return false;
+}
+
+/* A line for each device without layers. That the CPU has none is worth a line only to those who named it. */
+static enum strata_result note_idle(struct planner *p, double seconds)
+{
+    enum strata_result r = STRATA_OK;
+    for (int k = 0; k < p->n && !r; k++) {
+        const struct candidate *c = &p->candidate[k];
+        double with;
+        if (is_used(p, c) || (c->stage.found < 0 && !c->named))
+            continue;
+        r = cheapest(p, k, false, &with);
+        if (!r && with < 0)
+            st_plan_note(p->plan, "%s is left out: no layer fits in the %llu bytes that it may use", c->stage.name,
+                         (unsigned long long)c->stage.limit);
+        else if (!r)
+            st_plan_note(p->plan, "%s is left out: a token takes %.3f ms, and %.4f ms more with it", c->stage.name,
+                         seconds * 1e3, (with - seconds) * 1e3);
+    }
+    return r;
+}
+
+/* ---- refusals ---- */
+
+static enum strata_result too_small(const struct planner *p, const struct st_plan_stage *s)
+{
+    const struct st_stage_size *z = &s->size;
+    const struct candidate *c = candidate_of(p, s);
+    char why[120];
+    if (c && c->stated)
+        snprintf(why, sizeof why, "as --vram-limit says");
+    else
+        snprintf(why, sizeof why, "%llu are free and %llu of them stay so", (unsigned long long)s->free,
+                 (unsigned long long)s->reserve);
+    return st_fail(p->err, STRATA_E_DEVICE,
+                   "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu, rows %llu, scratch %llu), %llu "
+                   "may be used: %s",
+                   s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
+                   (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->rows,
+                   (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
+}
+
+/* No placement fits: the numbers of the only device, or of all. */
+static enum strata_result no_room(struct planner *p, uint32_t prefill)
+{
+    uint32_t layers = p->q->dims->layers;
+    if (p->n == 1) {
+        struct st_plan_stage s = p->candidate[0].stage;
+        s.end = layers;
+        enum strata_result r = size_range(p, &p->candidate[0], 0, layers, prefill, &s.size);
+        return r ? r : too_small(p, &s);
+    }
+    struct range all = {0};
+    for (uint32_t i = 0; i < layers; i++)
+        extend(p, &p->candidate[0], &all, i);
+    char list[300] = "";
+    for (int k = 0; k < p->n; k++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s %s may take %llu", used ? "," : "", p->candidate[k].stage.name,
+                 (unsigned long long)p->candidate[k].stage.limit);
+    }
+    return st_fail(p->err, STRATA_E_DEVICE,
+                   "the model does not fit: %llu bytes of weights and state, and %llu of buffers on each device;%s",
+                   (unsigned long long)(all.size.weights + all.size.state),
+                   (unsigned long long)(all.size.total - align_up(all.size.weights) - align_up(all.size.state)), list);
+}
+
+/* Two runtimes' views of one card share its memory. */
+static const struct st_plan_stage *twin_of(const struct planner *p, const struct st_plan_stage *s)
+{
+    const char *twin = s->found < 0 ? "" : p->q->devices->list[s->found].twin;
+    for (int k = 0; k < p->plan->n_stages; k++)
+        if (*twin && !strcmp(p->plan->stage[k].name, twin))
+            return &p->plan->stage[k];
+    return NULL;
+}
+
+static enum strata_result check_limits(const struct planner *p)
+{
+    const struct st_plan_host *h = &p->plan->host;
+    for (int k = 0; k < p->plan->n_stages; k++) {
+        const struct st_plan_stage *s = &p->plan->stage[k], *twin = twin_of(p, s);
+        if (s->found >= 0 && s->size.total > s->limit)
+            return too_small(p, s);
+        uint64_t room = twin ? twin->free - twin->reserve : 0;
+        if (twin && (twin->size.total > room || s->size.total > room - twin->size.total))
+            return st_fail(p->err, STRATA_E_DEVICE, "%s and %s are one card: they take %llu and %llu bytes, %llu may be used",
+                           twin->name, s->name, (unsigned long long)twin->size.total, (unsigned long long)s->size.total,
+                           (unsigned long long)room);
+    }
+    if (h->limit && h->total > h->limit)
+        return st_fail(p->err, STRATA_E_MEMORY,
+                       "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
+                       "workers %llu, passes %llu), %llu may be used as --ram-limit says",
+                       (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
+                       (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
+                       (unsigned long long)h->passes,
+                       (unsigned long long)h->limit);
+    return STRATA_OK;
+}
+
+/* ---- the whole ---- */
+
+static uint64_t file_bytes(const struct st_gguf *g)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; g && i < g->n_shards; i++)
+        bytes += g->shards[i].map.size;
+    return bytes;
+}
+
+/* Exact sizes of the stages and of host memory with chunks of prefill rows, and the predicted times. */
+static enum strata_result size_stages(struct planner *p, uint32_t prefill)
 {
     struct st_plan *plan = p->plan;
-    int kept = 0;
+    plan->prefill = prefill;
+    plan->placement = st_plan_placement(&p->q->config->placement, p->q->dims, prefill);
+    plan->host = (struct st_plan_host){.limit = p->q->ram_limit};
+    plan->seconds = 0;
+    struct st_plan_host *h = &plan->host;
+    h->file = file_bytes(p->q->config->gguf) + file_bytes(p->q->config->draft_gguf);
+    h->passes = p->q->pass_bytes(p->q->user, &plan->placement);
     for (int k = 0; k < plan->n_stages; k++) {
         struct st_plan_stage *s = &plan->stage[k];
-        if (s->end > s->first) {
-            plan->stage[kept++] = *s;
-            continue;
+        const struct candidate *c = candidate_of(p, s);
+        enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
+        if (r)
+            return r;
+        s->time = time_of(p, c, &s->size, s->first, s->end);
+        plan->seconds += sum(s->time);
+        h->locked += s->size.locked;
+        if (s->found < 0) {
+            h->state += s->size.state;
+            h->kv += s->size.kv;
+            h->buffers += s->size.buffers;
+            h->workers += s->size.scratch;
         }
-        size_t used = strlen(plan->notes);
-        snprintf(plan->notes + used, sizeof plan->notes - used, "%s is left out: the model is faster without it\n", s->name);
     }
-    plan->n_stages = kept;
+    h->hand_off = (uint64_t)(plan->n_stages - 1) * ST_STAGE_PASSES * st_pipeline_buffer(&plan->placement, p->q->dims);
+    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes;
+    return STRATA_OK;
 }
 
-static void fill_stages(struct planner *p)
+static bool has_cpu(const struct st_plan *plan)
 {
-    for (int k = 0; k < p->plan->n_stages; k++) {
-        struct st_plan_stage *s = &p->plan->stage[k];
-        for (uint32_t i = s->first; i < s->end; i++) {
-            s->weights += p->layer[i].weights;
-            s->state += p->layer[i].state;
-        }
-        s->buffers = p->buffers;
-        s->seconds = seconds_of(p, s, s->first, s->end);
-        p->plan->seconds += s->seconds;
+    for (int k = 0; k < plan->n_stages; k++)
+        if (plan->stage[k].found < 0)
+            return true;
+    return false;
+}
+
+/* The largest chunk, halving from the most, for which everything fits; at most half of the machine's memory goes into chunks
+ * larger than least. A CPU computes a small chunk for seconds already, and between chunks an answer can be ended. */
+static enum strata_result choose_prefill(struct planner *p, uint32_t least)
+{
+    uint32_t context = p->q->config->placement.context, most = has_cpu(p->plan) ? BASE_PREFILL : p->q->most_prefill;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t half = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
+    most = most < p->q->most_prefill ? most : p->q->most_prefill;
+    most = most < context ? most : context;
+    for (uint32_t n = most, power = ST_PREFILL_MAX;; n = power < most ? power : most) {
+        n = n > least ? n : least;
+        enum strata_result r = size_stages(p, n);
+        if (r)
+            return r;
+        r = check_limits(p);
+        bool modest = n <= least || p->plan->host.total <= half;
+        if (n <= least || (!r && modest))
+            return r;
+        while (power >= n)
+            power /= 2;
     }
+}
+
+/* The stages and their layers, with buffers for chunks of prefill rows, or of the least if that alone fits. */
+static enum strata_result place_layers(struct planner *p, uint32_t prefill)
+{
+    bool stated = p->q->layer_split && strcmp(p->q->layer_split, "auto");
+    enum strata_result r = stated ? stated_split(p) : STRATA_OK;
+    double seconds = 0;
+    uint32_t context = p->q->config->placement.context, least = LEAST_PREFILL < context ? LEAST_PREFILL : context;
+    for (bool again = !stated; again && !r;) {
+        r = size_layers(p, prefill);
+        if (!r)
+            r = cheapest(p, -1, true, &seconds);
+        again = !r && seconds < 0 && !p->q->prefill && prefill > least;
+        prefill = again ? least : prefill;
+    }
+    if (!r && !stated)
+        r = seconds < 0 ? no_room(p, prefill) : note_idle(p, seconds);
+    return r;
+}
+
+/* By memory rate, the fastest first: the order of many candidates. */
+static int by_rate(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return (x->stage.memory_rate < y->stage.memory_rate) - (x->stage.memory_rate > y->stage.memory_rate);
 }
 
 enum strata_result st_plan_make(const struct st_plan_request *request, struct st_plan *out, struct strata_error *err)
 {
     struct planner p = {.q = request, .plan = out, .err = err};
-    *out = (struct st_plan){0};
-    enum strata_result r = measure_layers(&p, err);
+    uint32_t context = request->config->placement.context;
+    uint32_t prefill = request->prefill ? request->prefill : BASE_PREFILL < context ? BASE_PREFILL : context;
+    enum strata_result r = check_limit_names(&p);
     if (!r)
         r = candidates(&p);
-    bool stated = request->layer_split && strcmp(request->layer_split, "auto");
-    if (!r && stated) {
-        r = stated_split(&p);
-        for (int k = 0; k < out->n_stages && !r; k++)
-            if (!fits(&p, &out->stage[k], out->stage[k].first, out->stage[k].end))
-                r = no_room(&p);
-    } else if (!r && cheapest_split(&p)) {
-        r = no_room(&p);
+    if (!r)
+        r = measure_cpu(&p);
+    if (p.free_order && p.n > FREE_ORDERS) {
+        qsort(p.candidate, (size_t)p.n, sizeof *p.candidate, by_rate);
+        p.free_order = false;
     }
-    if (!r) {
-        drop_idle(&p);
-        fill_stages(&p);
+    if (!r)
+        r = place_layers(&p, prefill);
+    if (!r && request->prefill) {
+        r = size_stages(&p, prefill);
+        r = r ? r : check_limits(&p);
+    } else if (!r) {
+        r = choose_prefill(&p, LEAST_PREFILL < context ? LEAST_PREFILL : context);
     }
-    free(p.layer);
+    for (int k = 0; k < p.n; k++)
+        free(p.candidate[k].layer);
     return r;
 }

@@ -1,41 +1,89 @@
-/* The plan: which layers go to which device, and how many bytes each takes. The only source of sizes; made before anything is
- * loaded. */
+/* The plan: which layers go to which device, how many bytes each takes, and how long a token is expected to take. Made before
+ * anything is loaded, and the only source of sizes: what it says is what is allocated. */
 #ifndef ST_ENGINE_PLAN_H
 #define ST_ENGINE_PLAN_H
 
 #include "engine/stage.h"
 #include "runtime/device.h"
 
-enum { ST_PLAN_STAGES = 16 };
+enum { ST_PLAN_STAGES = 16, ST_PREFILL_MAX = 8192 };
+
+/* Predicted time of one decoded token, in seconds. */
+struct st_plan_time {
+    double memory; /* bytes that the token reads over the memory's rate */
+    double launch; /* launches, or commands of the CPU */
+    double link;   /* what is handed in and out over the link, and noticing that it is there */
+};
 
 struct st_plan_stage {
-    int found;        /* index in st_devices.list, -1: the CPU */
-    char name[16];    /* as shown to people: "sim:0" */
+    int found;     /* index in st_devices.list, -1: the CPU */
+    char name[16]; /* as shown to people: "sim:0" */
     char arch[32];
     uint32_t first, end;
-    uint64_t weights, state, buffers, scratch; /* bytes in the device's memory; on the CPU weights are the mapped file's */
-    uint64_t limit;   /* bytes that the stage may take; 0: none stated */
-    double seconds;   /* predicted, of one decoded token: weights read once, experts by their used share */
+    struct st_stage_size size;
+    /* Of a device's memory, in bytes; 0 for the CPU: */
+    uint64_t memory;  /* all of it */
+    uint64_t driver;  /* taken by opening the device: context and kernels */
+    uint64_t free;    /* after that */
+    uint64_t reserve; /* of free, stays free */
+    uint64_t limit;   /* most that the stage may take: what is left, or less by request */
+    struct st_plan_time time;
+    double memory_rate, link_rate, launch_seconds; /* what the prediction rests on; link_rate 0: no link */
+};
+
+/* Host memory, in bytes. total is all but the file, which the system can drop and read again. */
+struct st_plan_host {
+    uint64_t file; /* mapped: all shards, and the draft layer's file */
+    uint64_t locked;   /* page-locked, of devices' stages */
+    uint64_t hand_off; /* between stages, page-locked where one of the two is a device */
+    uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
+    uint64_t passes;   /* rows of a pass, n-gram rows, tokens of sessions */
+    uint64_t total;
+    uint64_t limit; /* most that total may be; 0: not limited */
 };
 
 struct st_plan {
     struct st_plan_stage stage[ST_PLAN_STAGES];
     int n_stages;
-    double seconds;  /* predicted, of one decoded token through all stages */
-    char notes[1024]; /* one line for each device that was left out */
+    struct st_placement placement; /* of every stage */
+    uint32_t prefill;              /* rows of a prompt's pass */
+    struct st_plan_host host;
+    double seconds;   /* of one decoded token through all stages */
+    char notes[4096]; /* one line for each device that was left out */
 };
 
 struct st_plan_request {
-    const struct st_stage_config *config; /* range ignored */
-    struct st_devices *devices;           /* opened; NULL: the CPU alone */
-    const char *order;                    /* device list as the user wrote it: stages follow it; NULL or "auto" */
-    const char *layer_split;              /* "auto" (NULL), or layers of each device: "10,38" */
-    const char *vram_limit;               /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
-    uint64_t reserve;                     /* bytes that stay free on every device */
+    const struct st_stage_config *config; /* range and placement's rows ignored */
+    const struct st_model_dims *dims;
+    struct st_devices *devices;       /* NULL: the CPU alone */
+    struct st_device *const *opened;  /* of devices->chosen */
+    const char *order;                /* device list as the user wrote it: stages follow it unless it holds "auto" */
+    const char *layer_split;          /* "auto" (NULL), or layers of each device: "10,38" */
+    const char *vram_limit;           /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
+    uint64_t ram_limit;               /* bytes of host memory, 0: none */
+    uint32_t prefill;                 /* 0: as many rows as there is memory for, */
+    uint32_t most_prefill;            /* but not more than this */
+    int threads;                      /* of the CPU */
+    bool predict;                     /* measure the CPU even where nothing has to be decided */
+    /* Host memory that passes with that placement take outside of the stages. */
+    uint64_t (*pass_bytes)(void *user, const struct st_placement *placement);
+    void *user;
 };
 
-/* STRATA_E_LIMIT with the numbers when the layers do not fit. Measures nothing; rates come from the devices' descriptions. */
+/* The placement of passes of prefill rows, from one whose slots, context and cache are set. */
+struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims, uint32_t prefill);
+
+/* Measures the opened devices, and the CPU where it is a candidate beside others. notes of out may hold lines already. When the
+ * layers do not fit: STRATA_E_DEVICE with device and numbers, STRATA_E_MEMORY when it is the host's memory. */
 enum strata_result st_plan_make(const struct st_plan_request *request, struct st_plan *out, struct strata_error *err);
+
+/* Adds a line to the notes. */
+void st_plan_note(struct st_plan *plan, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The short form: a line for each stage, one with the prediction, the notes. */
+void st_plan_summary(const struct st_plan *plan, char *out, size_t size);
+/* What takes most of the time: "memory of sim:0". */
+void st_plan_decides(const struct st_plan *plan, char *out, size_t size);
 
 /* "24G", "512M", bytes without a letter. False for anything else, and on overflow. */
 bool st_parse_size(const char *text, size_t size, uint64_t *out);

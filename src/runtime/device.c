@@ -89,9 +89,11 @@ static bool named_runtime(const char *devices, const char *runtime)
     return false;
 }
 
-static bool is_automatic(const char *devices)
+bool st_devices_automatic(const char *devices)
 {
     struct item item;
+    if (!devices || !devices[0])
+        return true;
     for (const char *p = devices; next_item(&p, &item);)
         if (item_is(&item, "auto"))
             return true;
@@ -275,7 +277,7 @@ static enum strata_result no_such_device(const struct st_devices *set, const str
     char known[128] = "auto, cpu";
     for (int i = 0; set->tables[i]; i++)
         say(known + strlen(known), sizeof known - strlen(known), ", %s:N", set->tables[i]->name);
-    return st_fail(err, STRATA_E_ARGUMENT, "%.*s: not the name of a device (%s)", item->length, item->text, known);
+    return st_fail(err, STRATA_E_DEVICE, "%.*s: not the name of a device (%s)", item->length, item->text, known);
 }
 
 static enum strata_result choose_named(struct st_devices *set, const char *devices, struct strata_error *err)
@@ -293,7 +295,7 @@ static enum strata_result choose_named(struct st_devices *set, const char *devic
         if (!found)
             return no_such_device(set, &item, err);
         if (found->named)
-            return st_fail(err, STRATA_E_ARGUMENT, "%s: named twice", found->name);
+            return st_fail(err, STRATA_E_DEVICE, "%s: named twice", found->name);
         found->named = true;
         find_lack(set, found, found->left_out, sizeof found->left_out);
         if (found->left_out[0])
@@ -324,7 +326,7 @@ enum strata_result st_devices_open(const struct st_device_options *options, stru
     if (!set)
         return st_fail(err, STRATA_E_MEMORY, "no memory for the list of devices");
     const char *devices = options->devices && options->devices[0] ? options->devices : "auto";
-    bool automatic = is_automatic(devices);
+    bool automatic = st_devices_automatic(devices);
     set->check = options->check;
     set->images = options->images ? options->images : &st_images_builtin;
     set->tables = options->runtimes ? options->runtimes : all_runtimes;

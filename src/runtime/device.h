@@ -69,6 +69,8 @@ struct st_devices {
  * is still valid, for showing the list, and must be closed. *out is NULL only when memory ran out. */
 enum strata_result st_devices_open(const struct st_device_options *options, struct st_devices **out,
                                    struct strata_error *err);
+/* Whether a device list leaves the choice to the program: it is empty or holds "auto". */
+bool st_devices_automatic(const char *devices);
 /* All devices opened from it are closed before. */
 void st_devices_close(struct st_devices *devices);
 
@@ -134,6 +136,18 @@ enum strata_result st_capture_end(struct st_device *dev, struct st_queue *queue,
 /* Fills dev->measured; takes a fraction of a second and up to 256 MiB of the device for its duration. Rates that a
  * simulated device states are taken as they are. */
 enum strata_result st_device_measure(struct st_device *dev, struct strata_error *err);
+
+/* Fills dev->measured with what predictions need: what a simulated device states (a run of the CPU's kernels says nothing about
+ * the card), otherwise st_device_measure. */
+enum strata_result st_device_rates(struct st_device *dev, struct strata_error *err);
+
+/* The CPU as a device of predictions. */
+struct st_cpu_rates {
+    double read_rate;  /* bytes per second that the threads together read from memory */
+    double barrier_us; /* from one command of a list to the next */
+};
+/* Measures with that many threads; takes about a tenth of a second and 128 MiB for its duration. */
+enum strata_result st_cpu_measure(int threads, struct st_cpu_rates *out, struct strata_error *err);
 
 /* Puts the validation layer around an open runtime (src/runtime/check.c): *table and *rt are used instead of inner and
  * inner_rt, which table->close closes too. *table is freed with free() after that. */

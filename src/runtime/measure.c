@@ -1,14 +1,15 @@
 /* What a device does in practice: rates of its memory and of its link, cost of a launch, and which way of making a
- * queue wait for the host is quicker. */
+ * queue wait for the host is quicker. The CPU: rate of its memory, cost of a barrier. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/team.h"
 #include "runtime/device.h"
 
-enum { COPY_BYTES = 128 << 20, LINK_BYTES = 32 << 20, ROUNDS = 5, LAUNCHES = 200, PAGE = 4096 };
+enum { COPY_BYTES = 128 << 20, LINK_BYTES = 32 << 20, ROUNDS = 5, LAUNCHES = 200, PAGE = 4096, READ_BYTES = 128 << 20, BARRIERS = 64 };
 
 static double now_us(void)
 {
@@ -256,4 +257,80 @@ enum strata_result st_device_measure(struct st_device *dev, struct strata_error 
     dev->table->event_free(t.from);
     dev->table->event_free(t.to);
     return r == STRATA_OK ? r : st_fail_in(err, r, "measuring %s", dev->name);
+}
+
+enum strata_result st_device_rates(struct st_device *dev, struct strata_error *err)
+{
+    const struct st_device_info *info = &dev->info;
+    if (!(info->features & ST_FEATURE_SIMULATED))
+        return st_device_measure(dev, err);
+    dev->measured = (struct st_measured){.copy_rate = (double)info->memory_rate,
+                                         .in_rate = (double)info->link_rate,
+                                         .out_rate = (double)info->link_rate,
+                                         .launch_us = info->launch_us,
+                                         .replay_us = info->features & ST_FEATURE_GRAPHS ? info->launch_us : 0,
+                                         .notice_us = info->launch_us};
+    return STRATA_OK;
+}
+
+/* ---- the CPU ---- */
+
+struct reading {
+    uint64_t *data;
+    bool write; /* the first round: pages get their place in memory, near the worker that reads them */
+    _Atomic uint64_t sum; /* of all, so that nothing is left out */
+};
+
+static void read_share(void *arg, struct st_worker *w)
+{
+    struct reading *r = arg;
+    size_t from, to;
+    st_share(w, READ_BYTES / sizeof *r->data, PAGE, &from, &to);
+    if (r->write)
+        memset(r->data + from, 1, (to - from) * sizeof *r->data);
+    uint64_t sum[8] = {0};
+    for (size_t i = from; i + 8 <= to; i += 8)
+        for (size_t k = 0; k < 8; k++)
+            sum[k] += r->data[i + k];
+    for (size_t k = 1; k < 8; k++)
+        sum[0] += sum[k];
+    atomic_fetch_add(&r->sum, sum[0]);
+}
+
+static void meet(void *arg, struct st_worker *w)
+{
+    (void)arg;
+    for (int i = 0; i < BARRIERS; i++)
+        st_barrier(w);
+}
+
+/* The shortest of a few rounds, in microseconds. */
+static double best_run(struct st_team *team, void (*fn)(void *, struct st_worker *), void *arg)
+{
+    double best = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        double start = now_us();
+        st_team_run(team, fn, arg);
+        double us = now_us() - start;
+        best = best == 0 || us < best ? us : best;
+    }
+    return best;
+}
+
+enum strata_result st_cpu_measure(int threads, struct st_cpu_rates *out, struct strata_error *err)
+{
+    struct reading r = {.data = aligned_alloc(PAGE, READ_BYTES), .write = true};
+    struct st_team *team = NULL;
+    enum strata_result result = r.data ? st_team_create(threads, 0, &team, err)
+                                       : st_fail(err, STRATA_E_MEMORY, "cpu: no memory to measure its rate with");
+    if (!result) {
+        st_team_run(team, read_share, &r);
+        r.write = false;
+        double us = best_run(team, read_share, &r);
+        *out = (struct st_cpu_rates){.read_rate = READ_BYTES / (us > 0 ? us : 1) * 1e6,
+                                     .barrier_us = best_run(team, meet, NULL) / BARRIERS};
+    }
+    st_team_free(team);
+    free(r.data);
+    return result;
 }

@@ -76,6 +76,7 @@ struct st_device_info {
     char images[256];     /* comma-separated architectures it has images for, instead of this build's list */
     uint64_t memory_rate; /* bytes per second of device memory, instead of a measurement */
     uint64_t link_rate;   /* bytes per second between host and device, likewise */
+    double launch_us;     /* microseconds of a launch, likewise for predictions */
 };
 
 /* What the driver says about a loaded kernel; -1 where it does not say. */

@@ -5,14 +5,22 @@
  *   [sim:]ARCH[:SIZE][:OPTION]...        sim:gfx1100:24G:bw=960G:link=25G
  *
  *   SIZE               memory, with K, M, G or T (powers of two); 8G when absent
- *   bw=, link=         memory bandwidth, speed of the link to the host, bytes per second (powers of ten); the device
- * then has a modelled clock lanes=32|64        width of a wave; that of the architecture when absent images=A+B
- * architectures that there are images for (build: those of this build); its own when absent nogeneric          the
- * driver does not load images for a family lacks=KERNEL       no image has this kernel oom=N              the Nth
- * allocation finds no memory refuse=N, late=N, lost=N, stuck=N    launch N is refused; fails when it runs; finds the
- * device lost; never ends patience=MS        after so long without progress a stuck device is given up; 10000 when
- * absent slow=US            every command takes so much longer pci=, uuid=, model=, units=, unusable=REASON    what the
- * device says about itself (pci as 41.00.0 or 0000.41.00.0) as=NAME            the name in messages instead of sim
+ *   bw=, link=         memory bandwidth, speed of the link to the host, bytes per second (powers of ten); the device then has
+ *                      a modelled clock
+ *   launch=US          microseconds of a launch (3 when absent), of the modelled clock and of predictions
+ *   driver=SIZE        memory that the first image takes, as drivers do
+ *   lanes=32|64        width of a wave; that of the architecture when absent
+ *   images=A+B         architectures that there are images for (build: those of this build); its own when absent
+ *   nogeneric          the driver does not load images for a family
+ *   lacks=KERNEL       no image has this kernel
+ *   oom=N              the Nth allocation finds no memory
+ *   refuse=N, late=N, lost=N, stuck=N
+ *                      launch N is refused; fails when it runs; finds the device lost; never ends
+ *   patience=MS        after so long without progress a stuck device is given up; 10000 when absent
+ *   slow=US            every command takes so much longer
+ *   pci=, uuid=, model=, units=, unusable=REASON
+ *                      what the device says about itself (pci as 41.00.0 or 0000.41.00.0)
+ *   as=NAME            the name in messages instead of sim
  *   integrated, display, nograph, nopeer, nomap */
 #include "runtime/sim.h"
 
@@ -135,6 +143,13 @@ static bool parse_option(struct st_sim_spec *s, const char *option)
         return parse_amount(value, 1000, &s->bandwidth);
     if (length == 4 && strncmp(option, "link", 4) == 0)
         return parse_amount(value, 1000, &s->link);
+    if (length == 6 && strncmp(option, "launch", 6) == 0)
+        return parse_amount(value, 1000, &s->launch);
+    if (length == 6 && strncmp(option, "driver", 6) == 0) {
+        bool good = parse_amount(value, 1024, &amount);
+        s->driver = good ? (uint64_t)amount : 0;
+        return good;
+    }
     if (length == 3 && strncmp(option, "pci", 3) == 0)
         return parse_pci(value, s->pci);
     if (length == 4 && strncmp(option, "uuid", 4) == 0)
@@ -254,8 +269,9 @@ static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_de
     snprintf(out->driver, sizeof out->driver, "simulated, executor %s", rt->cpu ? "cpu" : "fibers");
     snprintf(out->unusable, sizeof out->unusable, "%s", s->unusable);
     snprintf(out->images, sizeof out->images, "%s", s->images);
-    out->memory_rate = (uint64_t)s->bandwidth;
-    out->link_rate = (uint64_t)s->link;
+    out->memory_rate = (uint64_t)(s->bandwidth > 0 ? s->bandwidth : ST_SIM_BANDWIDTH);
+    out->link_rate = (uint64_t)(s->link > 0 ? s->link : ST_SIM_LINK);
+    out->launch_us = s->launch > 0 ? s->launch : ST_SIM_LAUNCH;
     out->features = ST_FEATURE_SIMULATED | ST_FEATURE_WAIT_VALUE | (s->no_graphs ? 0 : ST_FEATURE_GRAPHS) |
                     (s->no_peer ? 0 : ST_FEATURE_PEER) | (s->no_mapping ? 0 : ST_FEATURE_HOST_MAPPED) |
                     (s->generic ? ST_FEATURE_GENERIC : 0) | (s->integrated ? ST_FEATURE_INTEGRATED : 0) |
@@ -364,6 +380,16 @@ static void drop_range(struct st_rt_device *dev, uint64_t start, bool host)
             release_range(dev, &dev->range[i]);
             break;
         }
+    pthread_mutex_unlock(&dev->rt->lock);
+}
+
+void st_sim_usage(struct st_rt_device *dev, uint64_t *device, uint64_t *host)
+{
+    pthread_mutex_lock(&dev->rt->lock);
+    *device = dev->used;
+    *host = 0;
+    for (size_t i = 0; i < dev->ranges; i++)
+        *host += dev->range[i].host ? dev->range[i].size : 0;
     pthread_mutex_unlock(&dev->rt->lock);
 }
 
@@ -492,6 +518,21 @@ static enum strata_result sim_peer_enable(struct st_rt_device *dev, struct st_rt
 
 /* ---- kernels ---- */
 
+static enum strata_result take_driver_share(struct st_rt_device *dev, struct strata_error *err)
+{
+    pthread_mutex_lock(&dev->rt->lock);
+    uint64_t left = dev->spec->memory - dev->used, share = dev->driver_took ? 0 : dev->spec->driver;
+    bool room = share <= left;
+    if (room) {
+        dev->used += share;
+        dev->driver_took = true;
+    }
+    pthread_mutex_unlock(&dev->rt->lock);
+    return room ? STRATA_OK
+                : st_fail(err, STRATA_E_LIMIT, "%s: no memory for the driver's %llu bytes, %llu are free", dev->name,
+                          (unsigned long long)share, (unsigned long long)left);
+}
+
 static enum strata_result sim_module_load(struct st_rt_device *dev, const char *name, const void *image, uint64_t size,
                                           struct st_module **out, struct strata_error *err)
 {
@@ -501,6 +542,9 @@ static enum strata_result sim_module_load(struct st_rt_device *dev, const char *
     if (!st_arch_best(dev->spec->images, dev->spec->arch, dev->spec->generic, best))
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s (%s): no image of %s; there are images for %s", dev->name,
                        dev->spec->arch, name, dev->spec->images);
+    enum strata_result r = take_driver_share(dev, err);
+    if (r != STRATA_OK)
+        return r;
     struct st_module *m = calloc(1, sizeof *m);
     if (!m)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a module", dev->name);

@@ -19,6 +19,8 @@ struct st_sim_spec {
     char lacks[64];   /* a kernel that no image has */
     uint64_t memory;
     double bandwidth, link; /* bytes per second; 0: not modelled */
+    double launch;          /* microseconds of a launch; 0: not stated */
+    uint64_t driver;        /* bytes of memory that opening takes */
     uint32_t lanes, units;
     uint32_t oom;      /* this allocation fails */
     uint32_t refuse;   /* this launch is refused, the device goes on */
@@ -50,6 +52,7 @@ struct st_rt_device {
     struct st_sim_range *range;
     size_t ranges, room;
     uint64_t used;
+    bool driver_took; /* its share is part of used */
     uint32_t allocations, launches;
     struct st_queue *queues;
     uint64_t progress; /* commands that ended, on all queues */
@@ -78,6 +81,12 @@ enum strata_result st_sim_alive(const struct st_rt_device *dev, struct strata_er
 void st_sim_lose(struct st_rt_device *dev, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Whether the bytes lie in one allocation of the device (or in page-locked memory that it maps). The lock is held. */
 bool st_sim_inside(const struct st_rt_device *dev, uint64_t address, uint64_t size);
+
+/* What a launch costs and how fast memory and link are where the description does not say. */
+static const double ST_SIM_LAUNCH = 3.0, ST_SIM_BANDWIDTH = 400e9, ST_SIM_LINK = 25e9;
+
+/* Bytes of device memory and of page-locked host memory that are allocated now. */
+void st_sim_usage(struct st_rt_device *dev, uint64_t *device, uint64_t *host);
 
 /* Entries of the runtime's table that sim_queue.c fills. */
 enum strata_result st_sim_queue_create(struct st_rt_device *dev, enum st_queue_kind kind, struct st_queue **out,

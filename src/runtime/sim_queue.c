@@ -56,7 +56,7 @@ struct st_queue {
     double time; /* modelled clock, microseconds */
 };
 
-static const double LAUNCH_MICROSECONDS = 3.0, COPY_MICROSECONDS = 5.0, DEFAULT_BANDWIDTH = 400e9, DEFAULT_LINK = 25e9;
+static const double COPY_MICROSECONDS = 5.0;
 
 /* ---- running commands ---- */
 
@@ -85,14 +85,14 @@ static bool modelled(const struct st_sim_spec *spec)
 /* Modelled duration of a command, in microseconds. */
 static double duration(const struct st_sim_spec *spec, const struct command *c)
 {
-    const double memory = spec->bandwidth > 0 ? spec->bandwidth : DEFAULT_BANDWIDTH;
-    const double link = spec->link > 0 ? spec->link : DEFAULT_LINK;
+    const double memory = spec->bandwidth > 0 ? spec->bandwidth : ST_SIM_BANDWIDTH;
+    const double link = spec->link > 0 ? spec->link : ST_SIM_LINK;
     switch (c->kind) {
     case COPY:
         return c->crosses_link ? COPY_MICROSECONDS + (double)c->size / link * 1e6 : (double)c->size * 2 / memory * 1e6;
     case FILL: return (double)c->size / memory * 1e6;
     case LAUNCH:
-        return LAUNCH_MICROSECONDS + (double)st_gpu_bytes(c->function->kernel, c->grid, c->args) / memory * 1e6;
+        return (spec->launch > 0 ? spec->launch : ST_SIM_LAUNCH) + (double)st_gpu_bytes(c->function->kernel, c->grid, c->args) / memory * 1e6;
     default: return 0;
     }
 }

@@ -12,6 +12,7 @@ struct real {
     struct st_backend base;
     const char *path;
     struct strata_engine_options options;
+    void (*placed)(const struct strata_engine *engine);
     struct strata_model *model;
     struct strata_engine *engine;
     struct strata_session *session;
@@ -48,6 +49,8 @@ static enum strata_result real_load(struct st_backend *b, st_backend_progress *p
     progress(user, "placing the model", 0.3);
     if (!result)
         result = strata_engine_create(r->model, &r->options, &r->engine, err);
+    if (!result && r->placed)
+        r->placed(r->engine);
     progress(user, "making the session", 0.9);
     if (!result)
         result = strata_session_create(r->engine, &r->session, err);
@@ -135,7 +138,8 @@ static enum strata_result real_generate(struct st_backend *b, const struct strat
 }
 
 enum strata_result st_backend_strata(const char *path, const struct strata_engine_options *options,
-                                     struct st_backend **out, struct strata_error *err)
+                                     void (*placed)(const struct strata_engine *engine), struct st_backend **out,
+                                     struct strata_error *err)
 {
     static const struct st_backend_ops ops = {real_load,       real_free,   real_info,   real_tokenize,
                                               real_detokenize, real_prompt, real_status, real_generate};
@@ -145,6 +149,7 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
     r->base.ops = &ops;
     r->path = path;
     r->options = *options;
+    r->placed = placed;
     *out = &r->base;
     return STRATA_OK;
 }

@@ -4,8 +4,10 @@
 
 #include "serve/backend.h"
 
-/* path and the texts in options must live until the backend is freed. Nothing is opened before load. */
+/* path and the texts in options must live until the backend is freed. Nothing is opened before load; placed (may be NULL) is
+ * called in the engine thread once the model lies in its place. */
 enum strata_result st_backend_strata(const char *path, const struct strata_engine_options *options,
-                                     struct st_backend **out, struct strata_error *err);
+                                     void (*placed)(const struct strata_engine *engine), struct st_backend **out,
+                                     struct strata_error *err);
 
 #endif

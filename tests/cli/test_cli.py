@@ -22,6 +22,7 @@ WITH_INPUT = {
     "logits": lambda path: ["logits", "-m", path, "--ids", file("ids.txt", b"1 2 3"), "--out", output("logits")],
     "perplexity": lambda path: ["perplexity", "-m", path, "-f", file("text.txt", b"hello"), "--save-base", output("base")],
     "bench": lambda path: ["bench", "-m", path],
+    "plan": lambda path: ["plan", "-m", path],
     "inspect": lambda path: ["inspect", path],
     "quantize": lambda path: ["quantize", path, output("quantize"), "Q8_0"],
     "convert": lambda path: ["convert", path, "-o", output("convert")],

@@ -41,9 +41,15 @@ def a_named_device_that_cannot_be_used_is_refused_and_the_list_still_shown():
 
 
 @test
-def a_name_that_means_nothing_is_a_mistake_of_the_caller():
+def a_list_that_names_no_device_ends_with_the_code_of_devices():
     code, _, err = run(DEVICE, "--selftest", "--device", "gpu7", *NOWHERE)
-    assert code == 1 and b"gpu7" in err and b"cuda:N" in err, err
+    assert code == 3 and b"gpu7" in err and b"cuda:N" in err, err
+    code, _, err = run(DEVICE, "--selftest", "--device", "sim:gfx1100:frog", *NOWHERE)
+    assert code == 3 and b"frog" in err, err
+
+
+@test
+def contradictory_calls_are_mistakes_of_the_caller():
     code, _, err = run(DEVICE)
     assert code == 1 and b"--selftest" in err, err
     code, _, err = run(DEVICE, "--list-devices", "--images")

@@ -102,7 +102,8 @@ static void one_stage_lacks_a_kernel_image(void **state)
     struct strata_error err;
     struct strata_engine *e;
     struct machine both = {"sim:gfx1100:24G,sim:gfx1201:16G:lacks=st_gdn_step_4", "3,2", "cpu", 64};
-    assert_int_equal(open_engine(&both, &e, &err), STRATA_E_UNSUPPORTED);
+    assert_int_equal(open_engine(&both, &e, &err), STRATA_E_DEVICE);
+    assert_int_equal(err.code, STRATA_E_DEVICE);
     assert_non_null(strstr(err.text, "sim:1"));
     assert_non_null(strstr(err.text, "gfx1201"));
     assert_non_null(strstr(err.text, "st_gdn_step_4"));
@@ -198,7 +199,7 @@ static void one_byte_less_than_planned_is_a_refusal_with_the_numbers(void **stat
     struct strata_error err;
     struct strata_engine *e;
     struct machine m = {"sim:gfx1100:520M", NULL, "cpu", 64}; /* 512 MiB stay free */
-    assert_int_equal(open_engine(&m, &e, &err), STRATA_E_LIMIT);
+    assert_int_equal(open_engine(&m, &e, &err), STRATA_E_DEVICE);
     assert_non_null(strstr(err.text, "bytes"));
 }
 

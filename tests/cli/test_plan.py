@@ -1,0 +1,109 @@
+"""strata plan and the options that limit it. The program and the demo model are the arguments."""
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from tap import main, run, test  # noqa: E402
+
+STRATA, MODEL = sys.argv[1], sys.argv[2]
+PAIR = "sim:gfx1100:24G:bw=960G,sim:gfx1201:16G:bw=640G"
+
+
+def strata(*args):
+    code, out, err = run(STRATA, *args)
+    return code, out.decode(), err.decode()
+
+
+def plan(*args):
+    code, out, err = strata("plan", "-m", MODEL, "--json", *args)
+    assert code == 0, err
+    return json.loads(out)
+
+
+@test
+def the_table_names_every_device_with_its_bytes_and_says_what_decides():
+    code, out, err = strata("plan", "-m", MODEL, "--device", f"{PAIR},cpu", "--layer-split", "4,3,1")
+    assert code == 0 and err == "", err
+    lines = out.splitlines()
+    for column in ("layers", "weights", "KV", "recurrent", "buffers", "rows", "scratch", "total", "available", "reserve", "driver"):
+        assert column in lines[0], lines[0]
+    assert lines[1].split()[:3] == ["sim:0", "gfx1100", "0..3"], lines[1]
+    assert lines[2].split()[:3] == ["sim:1", "gfx1201", "4..6"], lines[2]
+    assert lines[3].split()[:3] == ["cpu", "host", "7..7"], lines[3]
+    assert "host memory:" in out and "page-locked" in out and "mapped file" in out, out
+    assert "predicted:" in out and "decided by" in out, out
+
+
+@test
+def the_json_form_adds_up():
+    p = plan("--device", PAIR, "--layer-split", "5,3", "--kv", "q4", "--prefill", "64", "-c", "1000")
+    assert (p["context"], p["kv"], p["prefill"]) == (1000, "q4", 64), p
+    first, last = p["stages"]
+    assert (first["first_layer"], first["last_layer"], last["first_layer"], last["last_layer"]) == (0, 4, 5, 7), p
+    for s in p["stages"]:
+        parts = [s[k] for k in ("weights", "buffers", "rows", "scratch")] + [s["kv"] + s["recurrent"]]
+        assert sum((n + 255) // 256 * 256 for n in parts) == s["total"], s
+        m = s["memory"]
+        assert m["free"] == m["total"] - m["driver"] and m["available"] == m["free"] - m["reserve"], m
+    assert p["host"]["page_locked"] == first["page_locked"] + last["page_locked"], p
+    assert p["host"]["file"] == os.path.getsize(MODEL), p
+    time = sum(s["token"][k] for s in p["stages"] for k in ("memory_seconds", "launch_seconds", "link_seconds"))
+    assert abs(time - p["seconds_per_token"]) < 1e-6 * time, p
+    assert abs(first["token"]["memory_seconds"] - first["token"]["bytes_read"] / 960e9) < 1e-12, p
+
+
+@test
+def a_limit_holds_to_the_byte_and_a_refusal_has_both_numbers():
+    fixed = ("--device", "sim:gfx1100:24G", "--prefill", "64", "-c", "500")
+    p = plan(*fixed)
+    total, host = p["stages"][0]["total"], p["host"]["total"]
+    assert plan(*fixed, "--vram-limit", str(total), "--ram-limit", str(host))["stages"][0]["total"] == total
+    for command in (("plan",), ("run", "-p", "x", "-n", "1")):
+        call = (*command, "-m", MODEL, *fixed)
+        code, out, err = strata(*call, "--vram-limit", f"sim:0={total - 1}")
+        assert code == 3 and out == "" and err.count("\n") == 1, err
+        assert "sim:0" in err and f"{total} bytes" in err and f"{total - 1} may" in err, err
+        code, out, err = strata(*call, "--ram-limit", str(host - 1))
+        assert code == 3 and f"{host} bytes" in err and f"{host - 1} may" in err, err
+
+
+@test
+def chunks_are_automatic_or_exactly_as_said():
+    assert plan("--device", "sim:gfx1100:24G")["prefill"] == 8192
+    assert plan("--device", "sim:gfx1100:24G", "--prefill", "auto", "-c", "700")["prefill"] == 700
+    assert plan("--device", "sim:gfx1100:24G", "--prefill", "48")["prefill"] == 48
+    for wrong in ("0", "9000", "many"):
+        code, _, err = strata("plan", "-m", MODEL, "--prefill", wrong)
+        assert code == 1 and "--prefill" in err, err
+
+
+@test
+def a_slow_device_is_left_out_by_name():
+    p = plan("--device", "sim:gfx1030:8G:bw=100G,sim:gfx1100:8G:bw=960G")
+    assert [s["name"] for s in p["stages"]] == ["sim:1"], p
+    assert len(p["left_out"]) == 1 and p["left_out"][0].startswith("sim:0 is left out: a token takes"), p
+
+
+@test
+def the_start_says_where_the_model_lies_and_the_text_is_that_of_the_cpu():
+    call = ("run", "-m", MODEL, "-p", "What is gimp?", "--temp", "0", "-n", "12", "-c", "256")
+    code, want, err = strata(*call, "--device", "cpu")
+    assert code == 0 and "layers" not in err, err
+    code, out, err = strata(*call, "--device", PAIR, "--layer-split", "auto")
+    assert code == 0 and out == want, (out, want, err)
+    assert "sim:0 (gfx1100): layers 0..7" in err and "predicted:" in err and "sim:1 is left out" in err, err
+    code, out, err = strata(*call, "--device", PAIR, "--layer-split", "3,5", "--json")
+    assert code == 0 and json.loads(out)["text"] + "\n" == want and "layers" not in err, (out, err)
+
+
+@test
+def a_device_list_that_cannot_be_used_ends_with_the_code_of_devices():
+    for wrong, word in (("gpu7", "gpu7"), ("sim:gfx1100:frog", "frog"), ("sim:gfx1100:images=sm_80", "gfx1100"),
+                        ("sim:gfx1100:lacks=st_any_product", "st_any_product")):
+        for command in ("plan", "bench"):
+            code, out, err = strata(command, "-m", MODEL, "--device", wrong)
+            assert code == 3 and out == "" and word in err and err.count("\n") == 1, (wrong, code, err)
+
+
+main()
