@@ -100,7 +100,7 @@ def the_start_says_where_the_model_lies_and_the_text_is_that_of_the_cpu():
 @test
 def a_device_list_that_cannot_be_used_ends_with_the_code_of_devices():
     for wrong, word in (("gpu7", "gpu7"), ("sim:gfx1100:frog", "frog"), ("sim:gfx1100:images=sm_80", "gfx1100"),
-                        ("sim:gfx1100:lacks=st_any_product", "st_any_product")):
+                        ("sim:gfx1100:lacks=st_qsa_heads", "st_qsa_heads")):
         for command in ("plan", "bench"):
             code, out, err = strata(command, "-m", MODEL, "--device", wrong)
             assert code == 3 and out == "" and word in err and err.count("\n") == 1, (wrong, code, err)
