@@ -305,6 +305,55 @@ static void layers_that_no_card_holds_go_to_the_cpu(void **state)
     assert_non_null(strstr(err.text, "sim:0"));
 }
 
+/* Simulated devices that an automatic choice finds, as it finds cards: they have the image that every build holds. */
+extern const struct st_runtime st_runtime_sim;
+static const char *described;
+
+static enum strata_result open_described(const struct st_runtime_options *o, struct st_rt **out, struct strata_error *err)
+{
+    struct st_runtime_options own = *o;
+    own.devices = described;
+    return st_runtime_sim.open(&own, out, err);
+}
+
+static enum strata_result create_on(const char *cards, const struct strata_engine_options *o, struct strata_engine **out,
+                                    struct strata_error *err)
+{
+    static struct st_runtime table;
+    static const struct st_runtime *const tables[] = {&table, NULL};
+    table = st_runtime_sim;
+    table.name = "card";
+    table.image = ST_IMAGE_SOURCE;
+    table.open = open_described;
+    described = cards;
+    return st_engine_create(f.model, o, tables, NULL, out, err);
+}
+
+static void a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name(void **state)
+{
+    (void)state;
+    static const char cards[] = "opencl:8G:as=card:lacks=st_qsa_heads,opencl:8G:as=card,gfx1100:8G:as=card:images=sm_80";
+    struct strata_error err;
+    struct strata_engine *e;
+    struct strata_engine_options o = options("auto", "8"); /* however fast the CPU is */
+    assert_ok(create_on(cards, &o, &e, &err), &err);
+    assert_int_equal(e->n_stages, 1);
+    assert_string_equal(e->plan.stage[0].name, "card:1");
+    const char *line = strstr(strata_engine_placement(e), "card:0 is left out:");
+    assert_non_null(line);
+    assert_non_null(strstr(line, "st_qsa_heads"));
+    line = strstr(strata_engine_placement(e), "card:2 is left out:");
+    assert_non_null(line);
+    assert_non_null(strstr(line, "sm_80"));
+    assert_null(strstr(strata_engine_placement(e), "cpu is left out"));
+    strata_engine_free(e);
+    o.devices = "card:0";
+    assert_int_equal(create_on(cards, &o, &e, &err), STRATA_E_DEVICE);
+    assert_int_equal(err.code, STRATA_E_DEVICE);
+    assert_non_null(strstr(err.text, "card:0"));
+    assert_non_null(strstr(err.text, "st_qsa_heads"));
+}
+
 static void limits_that_mean_nothing_are_mistakes(void **state)
 {
     (void)state;
@@ -353,6 +402,7 @@ int main(void)
         cmocka_unit_test(a_device_that_only_slows_things_down_is_left_out_by_name),
         cmocka_unit_test(no_split_is_predicted_faster_than_the_automatic_one),
         cmocka_unit_test(layers_that_no_card_holds_go_to_the_cpu),
+        cmocka_unit_test(a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name),
         cmocka_unit_test(limits_that_mean_nothing_are_mistakes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
