@@ -12,7 +12,7 @@
 #include "engine/pipeline.h"
 
 enum {
-    BASE_PREFILL = 256, /* layers are placed with buffers for chunks of this size; what is left then makes chunks larger */
+    BASE_PREFILL = 256, /* what placements with larger chunks are compared with; the most where a CPU computes layers */
     LEAST_PREFILL = 64, /* smaller automatic chunks would only hide that the memory is too small */
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
     WINDOW_ROWS = 8,
@@ -571,45 +571,104 @@ static bool has_cpu(const struct st_plan *plan)
     return false;
 }
 
-/* The largest chunk, halving from the most, for which everything fits; at most half of the machine's memory goes into chunks
- * larger than least. A CPU computes a small chunk for seconds already, and between chunks an answer can be ended. */
-static enum strata_result choose_prefill(struct planner *p, uint32_t least)
+/* Automatic chunks are the most that there may be, and powers of two below. */
+static uint32_t chunk_below(uint32_t n)
 {
-    uint32_t context = p->q->config->placement.context, most = has_cpu(p->plan) ? BASE_PREFILL : p->q->most_prefill;
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t half = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
-    most = most < p->q->most_prefill ? most : p->q->most_prefill;
-    most = most < context ? most : context;
-    for (uint32_t n = most, power = ST_PREFILL_MAX;; n = power < most ? power : most) {
-        n = n > least ? n : least;
-        enum strata_result r = size_stages(p, n);
-        if (r)
-            return r;
-        r = check_limits(p);
-        bool modest = n <= least || p->plan->host.total <= half;
-        if (n <= least || (!r && modest))
-            return r;
-        while (power >= n)
-            power /= 2;
-    }
+    uint32_t power = ST_PREFILL_MAX;
+    while (power >= n)
+        power /= 2;
+    return power;
 }
 
-/* The stages and their layers, with buffers for chunks of prefill rows, or of the least if that alone fits. */
-static enum strata_result place_layers(struct planner *p, uint32_t prefill)
+/* A CPU computes a small chunk for seconds already, and between chunks an answer can be ended. */
+static uint32_t most_chunk(const struct planner *p)
 {
-    bool stated = p->q->layer_split && strcmp(p->q->layer_split, "auto");
-    enum strata_result r = stated ? stated_split(p) : STRATA_OK;
-    double seconds = 0;
-    uint32_t context = p->q->config->placement.context, least = LEAST_PREFILL < context ? LEAST_PREFILL : context;
-    for (bool again = !stated; again && !r;) {
-        r = size_layers(p, prefill);
-        if (!r)
-            r = cheapest(p, -1, true, &seconds);
-        again = !r && seconds < 0 && !p->q->prefill && prefill > least;
-        prefill = again ? least : prefill;
+    uint32_t most = has_cpu(p->plan) && BASE_PREFILL < p->q->most_prefill ? BASE_PREFILL : p->q->most_prefill;
+    uint32_t context = p->q->config->placement.context;
+    return most < context ? most : context;
+}
+
+/* Sizes the stages with chunks of n rows; *fits: within the limits, and for a chunk larger than least within half of the
+ * machine's memory. */
+static enum strata_result try_chunk(struct planner *p, uint32_t n, uint32_t least, bool *fits)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t half = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
+    enum strata_result r = size_stages(p, n);
+    *fits = !r && !check_limits(p) && (n <= least || p->plan->host.total <= half);
+    return r;
+}
+
+/* The largest chunk up to most for which the stages as they are fit; the refusal of the least one when none does. */
+static enum strata_result largest_chunk(struct planner *p, uint32_t most, uint32_t least)
+{
+    enum strata_result r = STRATA_OK;
+    bool fits = false;
+    for (uint32_t n = most; !r && !fits; n = chunk_below(n)) {
+        n = n > least ? n : least;
+        r = try_chunk(p, n, least, &fits);
+        if (n == least)
+            break;
     }
-    if (!r && !stated)
-        r = seconds < 0 ? no_room(p, prefill) : note_idle(p, seconds);
+    return r ? r : fits ? STRATA_OK : check_limits(p);
+}
+
+/* Layers with buffers for chunks of n rows; *seconds is negative when they do not fit. */
+static enum strata_result place_layers(struct planner *p, uint32_t n, double *seconds)
+{
+    enum strata_result r = size_layers(p, n);
+    return r ? r : cheapest(p, -1, true, seconds);
+}
+
+/* The layers have their places with chunks of base rows and take *seconds; larger chunks may move them for a little more. */
+static enum strata_result larger_chunks(struct planner *p, uint32_t base, uint32_t least, double *seconds)
+{
+    static const double bearable = 1.02;
+    enum strata_result r = STRATA_OK;
+    bool fits = false;
+    struct st_plan first = *p->plan;
+    for (uint32_t n = most_chunk(p); n > base && !r && !fits; n = chunk_below(n)) {
+        double t;
+        r = place_layers(p, n, &t);
+        if (!r && t >= 0 && t <= bearable * *seconds && !has_cpu(p->plan))
+            r = try_chunk(p, n, base, &fits);
+        if (fits)
+            *seconds = t;
+        else
+            *p->plan = first;
+    }
+    if (r || fits)
+        return r;
+    r = size_layers(p, base); /* for the notes */
+    return r ? r : largest_chunk(p, base, least);
+}
+
+/* Everything automatic, or a stated chunk. */
+static enum strata_result automatic_split(struct planner *p)
+{
+    uint32_t context = p->q->config->placement.context, least = LEAST_PREFILL < context ? LEAST_PREFILL : context;
+    uint32_t base = p->q->prefill ? p->q->prefill : BASE_PREFILL < context ? BASE_PREFILL : context;
+    double seconds;
+    enum strata_result r = place_layers(p, base, &seconds);
+    if (!r && seconds < 0 && !p->q->prefill) {
+        base = least;
+        r = place_layers(p, base, &seconds);
+    }
+    if (!r && seconds < 0)
+        r = no_room(p, base);
+    else if (!r && p->q->prefill)
+        r = largest_chunk(p, base, base);
+    else if (!r)
+        r = larger_chunks(p, base, least, &seconds);
+    return r ? r : note_idle(p, seconds);
+}
+
+static enum strata_result stated_ranges(struct planner *p)
+{
+    uint32_t context = p->q->config->placement.context, least = LEAST_PREFILL < context ? LEAST_PREFILL : context;
+    enum strata_result r = stated_split(p);
+    if (!r)
+        r = p->q->prefill ? largest_chunk(p, p->q->prefill, p->q->prefill) : largest_chunk(p, most_chunk(p), least);
     return r;
 }
 
@@ -623,8 +682,6 @@ static int by_rate(const void *a, const void *b)
 enum strata_result st_plan_make(const struct st_plan_request *request, struct st_plan *out, struct strata_error *err)
 {
     struct planner p = {.q = request, .plan = out, .err = err};
-    uint32_t context = request->config->placement.context;
-    uint32_t prefill = request->prefill ? request->prefill : BASE_PREFILL < context ? BASE_PREFILL : context;
     enum strata_result r = check_limit_names(&p);
     if (!r)
         r = candidates(&p);
@@ -635,13 +692,7 @@ enum strata_result st_plan_make(const struct st_plan_request *request, struct st
         p.free_order = false;
     }
     if (!r)
-        r = place_layers(&p, prefill);
-    if (!r && request->prefill) {
-        r = size_stages(&p, prefill);
-        r = r ? r : check_limits(&p);
-    } else if (!r) {
-        r = choose_prefill(&p, LEAST_PREFILL < context ? LEAST_PREFILL : context);
-    }
+        r = request->layer_split && strcmp(request->layer_split, "auto") ? stated_ranges(&p) : automatic_split(&p);
     for (int k = 0; k < p.n; k++)
         free(p.candidate[k].layer);
     return r;

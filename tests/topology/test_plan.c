@@ -2,6 +2,7 @@
  * devices count what they give; the demo model with and without its draft layer. */
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,6 +229,39 @@ static void chunks_grow_as_far_as_the_memory_goes(void **state)
     assert_int_equal(plan_of(&o).prefill, 256);
 }
 
+/* Predicted time with chunks of exactly rows; infinite when they do not fit. */
+static double seconds_with(struct strata_engine_options o, uint32_t rows)
+{
+    struct strata_error err;
+    struct strata_engine *e;
+    o.prefill = rows;
+    if (st_engine_plan_only(f.model, &o, &e, &err))
+        return INFINITY;
+    double seconds = e->plan.seconds;
+    strata_engine_free(e);
+    return seconds;
+}
+
+static void larger_chunks_cost_a_token_two_percent_at_most(void **state)
+{
+    (void)state;
+    static const char *const limits[] = {"sim:0=30M,sim:1=60M", "sim:0=44M,sim:1=44M", "sim:0=60M,sim:1=30M", "80M"};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct strata_engine_options o =
+            options("sim:gfx1100:8G:bw=1G:link=1G,sim:gfx1201:8G:bw=800M:link=1G:launch=8", NULL);
+        o.context = 8192;
+        o.sessions = 1;
+        o.vram_limit = limits[i];
+        o.prefill = 0;
+        struct st_plan plan = plan_of(&o);
+        double base = seconds_with(o, 256), own = seconds_with(o, plan.prefill);
+        assert_true(plan.prefill >= 256 && own == plan.seconds);
+        assert_true(own <= 1.02 * base);
+        for (uint32_t rows = 2 * plan.prefill; rows <= 8192; rows *= 2)
+            assert_true(seconds_with(o, rows) > 1.02 * base);
+    }
+}
+
 static void a_device_that_only_slows_things_down_is_left_out_by_name(void **state)
 {
     (void)state;
@@ -399,6 +433,7 @@ int main(void)
         cmocka_unit_test(one_byte_less_than_planned_of_host_memory_is_refused),
         cmocka_unit_test(what_the_driver_takes_and_a_display_needs_is_not_given_out),
         cmocka_unit_test(chunks_grow_as_far_as_the_memory_goes),
+        cmocka_unit_test(larger_chunks_cost_a_token_two_percent_at_most),
         cmocka_unit_test(a_device_that_only_slows_things_down_is_left_out_by_name),
         cmocka_unit_test(no_split_is_predicted_faster_than_the_automatic_one),
         cmocka_unit_test(layers_that_no_card_holds_go_to_the_cpu),
