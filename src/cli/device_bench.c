@@ -78,13 +78,11 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
         enum st_act act = st_type_info(p->type)->act;
         struct st_gpu_rows a = {.type = p->type,
                                 .act = act,
-                                .y = b->y,
-                                .w = b->weights + at / 16 * 16,
+                                .matrix = {{.w = b->weights + at / 16 * 16, .y = b->y, .rows = p->rows, .ldy = p->rows}},
+                                .matrices = 1,
                                 .x = b->x,
                                 .n = p->n,
-                                .rows = p->rows,
                                 .stride = act == ST_ACT_F32 ? p->n * 4 : st_gpu_act_stride(act, p->n),
-                                .ldy = p->rows,
                                 .mode = ST_ROWS_DENSE,
                                 .total = p->count,
                                 .most = p->count,
@@ -203,7 +201,7 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
         snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
     printf("  %-8s %-6s %-20s rows %u  tile %3u %8.2f MB %9.2f us %8.1f GB/s  %s\n", family_names[p.family],
            st_type_info(p.type)->name, shape, p.count,
-           p.family == FEW ? l.args[16].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
+           p.family == FEW ? l.args[22].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
     return STRATA_OK;
 }
 

@@ -9,6 +9,9 @@
 
 #include "runtime/runtime.h"
 
+/* Of every kernel with the body of gpu/rows.h. */
+#define ST_ROWS_ARGS "ppppccccccccciiiiiiiiiiiiiiiiiii"
+
 #define ST_GPU_KERNELS(X)                                                                                              \
     X(EMPTY, "st_empty", "copy", "", 64, 1, 1, true)                                                                   \
     X(COPY, "st_copy", "copy", "pcl", 256, 1, 1, true)                                                                 \
@@ -44,53 +47,53 @@
     X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true)                                                  \
     X(ROUTE_SUM, "st_route_sum", "route", "pi", 256, 1, 1, true)                                                       \
     X(ROUTE_PLACE, "st_route_place", "route", "ppcci", 256, 1, 1, true)                                                \
-    X(ROWS_Q8_0, "st_rows_q8_0", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_Q2_0, "st_rows_q2_0", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_IQ4_NL, "st_rows_iq4_nl", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                    \
-    X(ROWS_Q4_0, "st_rows_q4_0", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_Q4_1, "st_rows_q4_1", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_Q5_0, "st_rows_q5_0", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_Q5_1, "st_rows_q5_1", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                        \
-    X(ROWS_MXFP4, "st_rows_mxfp4", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_NVFP4, "st_rows_nvfp4", "rows", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_Q2_K, "st_rows_q2_k", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_Q3_K, "st_rows_q3_k", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_Q4_K, "st_rows_q4_k", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_Q5_K, "st_rows_q5_k", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_Q6_K, "st_rows_q6_k", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                      \
-    X(ROWS_IQ4_XS, "st_rows_iq4_xs", "rows_k", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                  \
-    X(ROWS_IQ1_S, "st_rows_iq1_s", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                   \
-    X(ROWS_IQ1_M, "st_rows_iq1_m", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                   \
-    X(ROWS_IQ2_XXS, "st_rows_iq2_xxs", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                               \
-    X(ROWS_IQ2_XS, "st_rows_iq2_xs", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                 \
-    X(ROWS_IQ2_S, "st_rows_iq2_s", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                   \
-    X(ROWS_IQ3_XXS, "st_rows_iq3_xxs", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                               \
-    X(ROWS_IQ3_S, "st_rows_iq3_s", "rows_iq", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                   \
-    X(FLOATS_F32, "st_floats_f32", "floats", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                    \
-    X(FLOATS_F16, "st_floats_f16", "floats", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                    \
-    X(FLOATS_BF16, "st_floats_bf16", "floats", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                  \
-    X(FLOATS_Q8_0, "st_floats_q8_0", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q2_0, "st_floats_q2_0", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_IQ4_NL, "st_floats_iq4_nl", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                            \
-    X(FLOATS_Q4_0, "st_floats_q4_0", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q4_1, "st_floats_q4_1", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q5_0, "st_floats_q5_0", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q5_1, "st_floats_q5_1", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_MXFP4, "st_floats_mxfp4", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
-    X(FLOATS_NVFP4, "st_floats_nvfp4", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
-    X(FLOATS_Q2_K, "st_floats_q2_k", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q3_K, "st_floats_q3_k", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q4_K, "st_floats_q4_k", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q5_K, "st_floats_q5_k", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_Q6_K, "st_floats_q6_k", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                                \
-    X(FLOATS_IQ4_XS, "st_floats_iq4_xs", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                            \
-    X(FLOATS_IQ1_S, "st_floats_iq1_s", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
-    X(FLOATS_IQ1_M, "st_floats_iq1_m", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
-    X(FLOATS_IQ2_XXS, "st_floats_iq2_xxs", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                          \
-    X(FLOATS_IQ2_XS, "st_floats_iq2_xs", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                            \
-    X(FLOATS_IQ2_S, "st_floats_iq2_s", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
-    X(FLOATS_IQ3_XXS, "st_floats_iq3_xxs", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                          \
-    X(FLOATS_IQ3_S, "st_floats_iq3_s", "floats_q", "pcccccciiiiiiiiiii", 128, 1, 1, true)                              \
+    X(ROWS_Q8_0, "st_rows_q8_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_Q2_0, "st_rows_q2_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_IQ4_NL, "st_rows_iq4_nl", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                            \
+    X(ROWS_Q4_0, "st_rows_q4_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_Q4_1, "st_rows_q4_1", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_Q5_0, "st_rows_q5_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_Q5_1, "st_rows_q5_1", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                                \
+    X(ROWS_MXFP4, "st_rows_mxfp4", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_NVFP4, "st_rows_nvfp4", "rows", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_Q2_K, "st_rows_q2_k", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_Q3_K, "st_rows_q3_k", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_Q4_K, "st_rows_q4_k", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_Q5_K, "st_rows_q5_k", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_Q6_K, "st_rows_q6_k", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                              \
+    X(ROWS_IQ4_XS, "st_rows_iq4_xs", "rows_k", ST_ROWS_ARGS, 128, 1, 1, true)                                          \
+    X(ROWS_IQ1_S, "st_rows_iq1_s", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                           \
+    X(ROWS_IQ1_M, "st_rows_iq1_m", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                           \
+    X(ROWS_IQ2_XXS, "st_rows_iq2_xxs", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                       \
+    X(ROWS_IQ2_XS, "st_rows_iq2_xs", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                         \
+    X(ROWS_IQ2_S, "st_rows_iq2_s", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                           \
+    X(ROWS_IQ3_XXS, "st_rows_iq3_xxs", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                       \
+    X(ROWS_IQ3_S, "st_rows_iq3_s", "rows_iq", ST_ROWS_ARGS, 128, 1, 1, true)                                           \
+    X(FLOATS_F32, "st_floats_f32", "floats", ST_ROWS_ARGS, 128, 1, 1, true)                                            \
+    X(FLOATS_F16, "st_floats_f16", "floats", ST_ROWS_ARGS, 128, 1, 1, true)                                            \
+    X(FLOATS_BF16, "st_floats_bf16", "floats", ST_ROWS_ARGS, 128, 1, 1, true)                                          \
+    X(FLOATS_Q8_0, "st_floats_q8_0", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q2_0, "st_floats_q2_0", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_IQ4_NL, "st_floats_iq4_nl", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                    \
+    X(FLOATS_Q4_0, "st_floats_q4_0", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q4_1, "st_floats_q4_1", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q5_0, "st_floats_q5_0", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q5_1, "st_floats_q5_1", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_MXFP4, "st_floats_mxfp4", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
+    X(FLOATS_NVFP4, "st_floats_nvfp4", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
+    X(FLOATS_Q2_K, "st_floats_q2_k", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q3_K, "st_floats_q3_k", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q4_K, "st_floats_q4_k", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q5_K, "st_floats_q5_k", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_Q6_K, "st_floats_q6_k", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                        \
+    X(FLOATS_IQ4_XS, "st_floats_iq4_xs", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                    \
+    X(FLOATS_IQ1_S, "st_floats_iq1_s", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
+    X(FLOATS_IQ1_M, "st_floats_iq1_m", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
+    X(FLOATS_IQ2_XXS, "st_floats_iq2_xxs", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                  \
+    X(FLOATS_IQ2_XS, "st_floats_iq2_xs", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                    \
+    X(FLOATS_IQ2_S, "st_floats_iq2_s", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
+    X(FLOATS_IQ3_XXS, "st_floats_iq3_xxs", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                  \
+    X(FLOATS_IQ3_S, "st_floats_iq3_s", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true)                                      \
     X(ANY_SILU_MUL, "st_any_silu_mul", "any", "pcciii", 64, 1, 1, true)                                                \
     X(ANY_COMBINE, "st_any_combine", "any", "pcccciii", 64, 1, 1, true)                                                \
     X(ANY_GATE, "st_any_gate", "any", "piii", 64, 1, 1, true)                                                          \

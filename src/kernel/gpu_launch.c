@@ -276,7 +276,7 @@ uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const u
         }
     }
     enum st_act act;
-    if (st_gpu_rows_type(kernel, &act) >= 0) /* of one matrix: how many are used, only the device knows */
-        return (uint64_t)args[8].i * args[9].i + args[10].i * (4ull * args[8].i + args[11].i);
+    if (st_gpu_rows_type(kernel, &act) >= 0)
+        return st_gpu_rows_bytes(args);
     return 0;
 }

@@ -45,48 +45,94 @@ static enum strata_result prepare(const struct input *in, unsigned mask, struct 
     return STRATA_OK;
 }
 
-/* The parts of a product that dense ones and experts' share. */
+/* The parts of a launch that dense products and experts' share; the weight is its first matrix. */
 static struct st_gpu_rows rows_of(const struct input *in, const struct st_weight *w, st_addr y, uint32_t ldy,
                                   const struct st_gpu_target *t)
 {
     return (struct st_gpu_rows){.type = w->type,
                                 .act = w->act,
-                                .y = y,
-                                .w = st_gpu_at(w->data),
+                                .matrix = {{.w = st_gpu_at(w->data), .y = y, .rows = w->rows, .ldy = ldy}},
+                                .matrices = 1,
                                 .x = address_of(in, w->act, 0),
                                 .n = in->n,
-                                .rows = w->rows,
                                 .stride = stride_of(in, w->act),
-                                .ldy = ldy,
+                                .mode = ST_ROWS_DENSE,
+                                .total = in->rows,
+                                .most = in->rows,
                                 .scales = w->scale ? st_gpu_at(w->scale) : 0,
-                                .scale_each = w->scale_count > 1,
                                 .units = t->units};
 }
 
-/* y [rows][ldy] = w times the input's rows. */
-static enum strata_result multiply(const struct input *in, const struct st_weight *w, const float *y, uint32_t ldy,
-                                   const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+/* One product of a list that shares an input. */
+struct job {
+    const struct st_weight *w;
+    const float *y;
+    uint32_t ldy, finish, streams; /* ST_ROWS_FINISH_* */
+};
+
+enum { JOBS = 8, LARGE = 8 << 20 /* bytes of a matrix from which its launch is worth a kernel of its own */ };
+
+/* The launch of a product by the tiles of gpu/product.h, where they serve it. */
+static bool by_tiles(const struct input *in, const struct job *job, const struct st_gpu_target *t, struct st_gpu_launch *l)
 {
-    struct st_gpu_launch *l = st_gpu_push(list);
-    bool aligned = st_gpu_at(w->data) % 16 == 0;
-    if (in->rows <= MANY && w->act != ST_ACT_F32 && !w->scale && aligned) {
-        struct st_gpu_matvec fast = {.type = w->type,
-                                     .y = st_gpu_at(y),
-                                     .w = st_gpu_at(w->data),
-                                     .x = address_of(in, w->act, 0),
-                                     .n = in->n,
-                                     .rows = w->rows,
-                                     .count = in->rows,
-                                     .ldy = ldy,
-                                     .units = t->units};
-        if (st_gpu_matvec(&fast, l, NULL) == STRATA_OK)
-            return STRATA_OK;
+    const struct st_weight *w = job->w;
+    if (in->rows > MANY || w->act == ST_ACT_F32 || w->scale || job->finish || (uint64_t)w->rows * w->row_bytes < LARGE)
+        return false;
+    struct st_gpu_matvec fast = {.type = w->type,
+                                 .y = st_gpu_at(job->y),
+                                 .w = st_gpu_at(w->data),
+                                 .x = address_of(in, w->act, 0),
+                                 .n = in->n,
+                                 .rows = w->rows,
+                                 .count = in->rows,
+                                 .ldy = job->ldy,
+                                 .units = t->units};
+    return st_gpu_matvec(&fast, l, NULL) == STRATA_OK;
+}
+
+/* Whether b can be a further matrix of a's launch. */
+static bool together(const struct job *a, const struct job *b)
+{
+    return a->w->type == b->w->type && a->w->act == b->w->act && !a->w->scale && !b->w->scale;
+}
+
+/* All products of the list: those of one type in one launch. */
+static enum strata_result multiply(const struct input *in, const struct job *jobs, int count, const struct st_gpu_target *t,
+                                   struct st_gpu_list *list, struct strata_error *err)
+{
+    bool done[JOBS] = {false};
+    enum strata_result r = STRATA_OK;
+    for (int i = 0; i < count && !r; i++) {
+        if (done[i])
+            continue;
+        struct st_gpu_launch *l = st_gpu_push(list);
+        if (by_tiles(in, &jobs[i], t, l))
+            continue;
+        struct st_gpu_rows rows = rows_of(in, jobs[i].w, st_gpu_at(jobs[i].y), jobs[i].ldy, t);
+        rows.matrix[0].finish = jobs[i].finish;
+        rows.streams = jobs[i].streams;
+        for (int k = i + 1; k < count && rows.matrices < ST_GPU_ROWS_MATRICES; k++) {
+            struct st_gpu_launch other;
+            if (done[k] || !together(&jobs[i], &jobs[k]) || by_tiles(in, &jobs[k], t, &other))
+                continue;
+            rows.matrix[rows.matrices++] = (struct st_gpu_rows_matrix){.w = st_gpu_at(jobs[k].w->data),
+                                                                       .y = st_gpu_at(jobs[k].y),
+                                                                       .rows = jobs[k].w->rows,
+                                                                       .ldy = jobs[k].ldy,
+                                                                       .finish = jobs[k].finish};
+            done[k] = true;
+        }
+        r = st_gpu_rows(&rows, l, err);
     }
-    struct st_gpu_rows rows = rows_of(in, w, st_gpu_at(y), ldy, t);
-    rows.mode = ST_ROWS_DENSE;
-    rows.total = rows.most = in->rows;
-    rows.scale_each = false;
-    return st_gpu_rows(&rows, l, err);
+    return r;
+}
+
+/* y [rows][ldy] = w times the input's rows. */
+static enum strata_result multiply_one(const struct input *in, const struct st_weight *w, const float *y, uint32_t ldy,
+                                       const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    const struct job job = {.w = w, .y = y, .ldy = ldy, .streams = 1};
+    return multiply(in, &job, 1, t, list, err);
 }
 
 enum strata_result st_gpu_lower_products(const struct st_products *a, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -99,9 +145,10 @@ enum strata_result st_gpu_lower_products(const struct st_products *a, const stru
     for (int i = 0; i < a->count; i++)
         mask |= st_act_mask(a->product[i].w);
     enum strata_result r = prepare(&in, mask, list, err);
-    for (int i = 0; i < a->count && !r; i++)
-        r = multiply(&in, a->product[i].w, a->product[i].y, (uint32_t)a->product[i].ldy, t, list, err);
-    return r;
+    struct job jobs[ST_PRODUCTS];
+    for (int i = 0; i < a->count; i++)
+        jobs[i] = (struct job){.w = a->product[i].w, .y = a->product[i].y, .ldy = (uint32_t)a->product[i].ldy, .streams = 1};
+    return r ? r : multiply(&in, jobs, a->count, t, list, err);
 }
 
 /* ---- gated read ---- */
@@ -120,7 +167,54 @@ static void gate(const float *v, uint32_t count, uint32_t streams, uint32_t kind
 uint64_t st_gpu_scratch_gated_read(const struct st_gated_read *a, uint32_t rows, uint32_t units)
 {
     (void)units;
-    return (uint64_t)rows * a->streams * a->hidden * 4;
+    return rows <= ST_GPU_WINDOW ? 0 : (uint64_t)rows * a->streams * a->hidden * 4;
+}
+
+/* Window: the gates are finished where their products are, and the mean where the products of all streams are. */
+static enum strata_result read_window(const struct st_gated_read *a, const struct input *x, const struct input *lo,
+                                      const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    const struct job jobs[2] = {{a->down, a->lo, a->rank, ST_ROWS_FINISH_SILU, a->streams},
+                                {a->inject, a->inj, a->streams, ST_ROWS_FINISH_GATE, a->streams}};
+    enum strata_result r = multiply(x, jobs, a->inject ? 2 : 1, t, list, err);
+    if (!r)
+        r = prepare(lo, st_act_mask(a->up), list, err);
+    if (r)
+        return r;
+    struct st_gpu_rows up = rows_of(lo, a->up, st_gpu_at(a->m), a->hidden, t);
+    up.matrix[0].rows = a->hidden;
+    up.join = ST_ROWS_JOIN_MEAN;
+    up.streams = a->streams;
+    up.values = st_gpu_at(a->x);
+    return st_gpu_rows(&up, st_gpu_push(list), err);
+}
+
+/* Prompt: each step for all rows. */
+static enum strata_result read_prompt(const struct st_gated_read *a, const struct input *x, const struct input *lo,
+                                      const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    uint32_t n = x->rows;
+    const struct job jobs[2] = {{.w = a->down, .y = a->lo, .ldy = a->rank, .streams = 1},
+                                {.w = a->inject, .y = a->inj, .ldy = a->streams, .streams = 1}};
+    enum strata_result r = multiply(x, jobs, a->inject ? 2 : 1, t, list, err);
+    if (r)
+        return r;
+    gate(a->lo, n * a->rank, a->streams, 0, list);
+    if (a->inject)
+        gate(a->inj, n * a->streams, a->streams, 1, list);
+    r = prepare(lo, st_act_mask(a->up), list, err);
+    if (!r)
+        r = multiply_one(lo, a->up, (const float *)(uintptr_t)t->scratch, a->streams * a->hidden, t, list, err);
+    if (r)
+        return r;
+    struct st_gpu_launch *l = st_gpu_push(list);
+    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_MEAN, .grid = {groups(a->hidden), n, 1}};
+    l->args[0].p = st_gpu_at(a->m);
+    l->args[1].p = t->scratch;
+    l->args[2].p = st_gpu_at(a->x);
+    l->args[3].i = a->hidden;
+    l->args[4].i = a->streams;
+    return STRATA_OK;
 }
 
 enum strata_result st_gpu_lower_gated_read(const struct st_gated_read *a, const struct st_gpu_target *t,
@@ -143,29 +237,8 @@ enum strata_result st_gpu_lower_gated_read(const struct st_gated_read *a, const 
     enum strata_result r = st_gpu_norm(&norm, st_gpu_push(list), err);
     if (!r)
         r = prepare(&x, st_act_mask(a->down) | st_act_mask(a->inject), list, err);
-    if (!r)
-        r = multiply(&x, a->down, a->lo, a->rank, t, list, err);
-    if (!r && a->inject)
-        r = multiply(&x, a->inject, a->inj, a->streams, t, list, err);
-    if (r)
-        return r;
-    gate(a->lo, n * a->rank, a->streams, 0, list);
-    if (a->inject)
-        gate(a->inj, n * a->streams, a->streams, 1, list);
-    const float *gates = (const float *)(uintptr_t)t->scratch;
-    r = prepare(&lo, st_act_mask(a->up), list, err);
-    if (!r)
-        r = multiply(&lo, a->up, gates, wide, t, list, err);
-    if (r)
-        return r;
-    struct st_gpu_launch *l = st_gpu_push(list);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_MEAN, .grid = {groups(a->hidden), n, 1}};
-    l->args[0].p = st_gpu_at(a->m);
-    l->args[1].p = t->scratch;
-    l->args[2].p = st_gpu_at(a->x);
-    l->args[3].i = a->hidden;
-    l->args[4].i = a->streams;
-    return STRATA_OK;
+    bool window = n <= ST_GPU_WINDOW && !a->down->scale && !a->up->scale && !(a->inject && a->inject->scale);
+    return r ? r : (window ? read_window : read_prompt)(a, &x, &lo, t, list, err);
 }
 
 /* ---- experts ---- */
@@ -175,19 +248,20 @@ enum strata_result st_gpu_lower_route(const struct st_route *a, const struct st_
 {
     struct input m = {.x = a->m, .acts = a->acts, .n = a->hidden, .rows = (uint32_t)*a->n};
     enum strata_result r = prepare(&m, st_act_mask(a->router) | st_act_mask(a->shared_gate), list, err);
+    const struct job jobs[2] = {{.w = a->router, .y = a->logits, .ldy = a->experts, .streams = 1},
+                                {.w = a->shared_gate, .y = a->to->shared, .ldy = 1, .streams = 1}};
     if (!r)
-        r = multiply(&m, a->router, a->logits, a->experts, t, list, err);
-    if (!r)
-        r = multiply(&m, a->shared_gate, a->to->shared, 1, t, list, err);
+        r = multiply(&m, jobs, 2, t, list, err);
     if (!r)
         st_gpu_lower_choice(a, list);
     return r;
 }
 
-/* Products of each expert's entries; by_entry: the input has a row for each entry instead of one for each token. */
+/* Products of each expert's entries; by_entry: the input has a row for each entry instead of one for each token. second: NULL,
+ * or the up beside a gate, for silu(w x) * (second x). */
 static enum strata_result expert_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
-                                          st_addr y, uint32_t ldy, bool by_entry, const struct st_gpu_target *t,
-                                          struct st_gpu_list *list, struct strata_error *err)
+                                          const struct st_weight *second, st_addr y, uint32_t ldy, bool by_entry,
+                                          const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
 {
     uint32_t n = (uint32_t)*a->n;
     struct st_gpu_rows rows = rows_of(in, w, y, ldy, t);
@@ -199,7 +273,16 @@ static enum strata_result expert_products(const struct st_experts *a, const stru
     rows.first = st_gpu_at(a->routing->first);
     rows.entry = st_gpu_at(a->routing->entry);
     rows.expert = st_gpu_at(a->routing->expert);
+    rows.scale_each = w->scale_count > 1;
+    rows.join = second ? ST_ROWS_JOIN_SWIGLU : ST_ROWS_JOIN_NONE;
+    rows.second = second ? st_gpu_at(second->data) : 0;
     return st_gpu_rows(&rows, st_gpu_push(list), err);
+}
+
+/* Whether gate and up can be one launch. */
+static bool joined(const struct st_weight *gate, const struct st_weight *up)
+{
+    return gate->type == up->type && gate->act == up->act && gate->rows == up->rows && !gate->scale && !up->scale;
 }
 
 /* h[row] = silu(h[row]) * up[row] for rows of width floats. */
@@ -215,7 +298,7 @@ static void silu_mul(st_addr h, st_addr up, uint32_t rows, uint32_t width, struc
     }
 }
 
-/* The up products of all entries, beside the gate's in h. */
+/* The up products, of all entries or of the shared expert, where they are not joined to the gate's. */
 uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint32_t units)
 {
     (void)units;
@@ -236,6 +319,39 @@ static void combine(const struct st_experts *a, uint32_t n, struct st_gpu_list *
     l->args[7].i = n * a->used;
 }
 
+/* h of the entries. */
+static enum strata_result routed_hidden(const struct st_experts *a, const struct input *m, const struct st_gpu_target *t,
+                                        struct st_gpu_list *list, struct strata_error *err)
+{
+    st_addr h = st_gpu_at(a->h);
+    if (joined(a->gate, a->up))
+        return expert_products(a, m, a->gate, a->up, h, a->width, false, t, list, err);
+    enum strata_result r = expert_products(a, m, a->gate, NULL, h, a->width, false, t, list, err);
+    if (!r)
+        r = expert_products(a, m, a->up, NULL, t->scratch, a->width, false, t, list, err);
+    if (!r)
+        silu_mul(h, t->scratch, (uint32_t)*a->n * a->used, a->width, list);
+    return r;
+}
+
+/* h of the shared expert, one row for each token. */
+static enum strata_result shared_hidden(const struct st_experts *a, const struct input *m, const float *h,
+                                        const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    if (m->rows <= ST_GPU_WINDOW && joined(a->shared_gate, a->shared_up)) {
+        struct st_gpu_rows rows = rows_of(m, a->shared_gate, st_gpu_at(h), a->width, t);
+        rows.join = ST_ROWS_JOIN_SWIGLU;
+        rows.second = st_gpu_at(a->shared_up->data);
+        return st_gpu_rows(&rows, st_gpu_push(list), err);
+    }
+    enum strata_result r = multiply_one(m, a->shared_gate, h, a->width, t, list, err);
+    if (!r)
+        r = multiply_one(m, a->shared_up, (const float *)(uintptr_t)t->scratch, a->width, t, list, err);
+    if (!r)
+        silu_mul(st_gpu_at(h), t->scratch, m->rows, a->width, list);
+    return r;
+}
+
 enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct st_gpu_target *t, struct st_gpu_list *list,
                                         struct strata_error *err)
 {
@@ -251,26 +367,18 @@ enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct
         tail_acts.memory[act] = (uint8_t *)(uintptr_t)address_of(&h, act, routed);
     const float *h_tail = a->h + (uint64_t)routed * a->width, *o_tail = a->o + (uint64_t)routed * a->hidden;
     struct input tail = {.x = h_tail, .acts = &tail_acts, .n = a->width, .rows = n};
-    st_addr up = t->scratch;
-    const float *up_tail = (const float *)(uintptr_t)(up + (uint64_t)routed * a->width * 4);
     unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
     enum strata_result r = prepare(&m, mask, list, err);
     if (!r)
-        r = expert_products(a, &m, a->gate, st_gpu_at(a->h), a->width, false, t, list, err);
+        r = routed_hidden(a, &m, t, list, err);
     if (!r)
-        r = expert_products(a, &m, a->up, up, a->width, false, t, list, err);
+        r = shared_hidden(a, &m, h_tail, t, list, err);
     if (!r)
-        r = multiply(&m, a->shared_gate, h_tail, a->width, t, list, err);
+        r = prepare(&h, st_act_mask(a->down) | st_act_mask(a->shared_down), list, err);
     if (!r)
-        r = multiply(&m, a->shared_up, up_tail, a->width, t, list, err);
-    if (r)
-        return r;
-    silu_mul(st_gpu_at(a->h), up, all, a->width, list);
-    r = prepare(&h, st_act_mask(a->down) | st_act_mask(a->shared_down), list, err);
+        r = expert_products(a, &h, a->down, NULL, st_gpu_at(a->o), a->hidden, true, t, list, err);
     if (!r)
-        r = expert_products(a, &h, a->down, st_gpu_at(a->o), a->hidden, true, t, list, err);
-    if (!r)
-        r = multiply(&tail, a->shared_down, o_tail, a->hidden, t, list, err);
+        r = multiply_one(&tail, a->shared_down, o_tail, a->hidden, t, list, err);
     if (!r)
         combine(a, n, list);
     return r;

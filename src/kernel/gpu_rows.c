@@ -53,13 +53,31 @@ static uint32_t terms(const struct st_type_info *info, uint32_t columns)
     return ST_ROWS_TERMS(columns / 32, large, two);
 }
 
-/* The tile for chunks of so many columns, 0 when they do not fit. */
+/* Matrices that make one output. */
+static uint32_t joint(const struct st_gpu_rows *a)
+{
+    return a->join == ST_ROWS_JOIN_SWIGLU ? 2 : a->join == ST_ROWS_JOIN_MEAN ? a->streams : 1;
+}
+
+/* The tile for chunks of so many columns and `count` outputs for each of its rows and matrices, 0 when they do not fit. */
 static uint32_t tile_for(const struct st_gpu_rows *a, const struct st_type_info *info, uint32_t columns, uint32_t count)
 {
-    uint32_t tile = ST_ROWS_STAGE / vectors(info, columns);
+    uint32_t each = joint(a), tile = ST_ROWS_STAGE / (vectors(info, columns) * each);
     if (a->act == ST_ACT_F32)
-        return columns * count > ST_ROWS_INPUTS ? 0 : smaller(tile, ST_ROWS_GROUP / FLOAT_TEAM / count);
-    return smaller(tile, smaller(ST_ROWS_ROOM / (terms(info, columns) * count), ST_ROWS_GROUP / count));
+        return columns * count > ST_ROWS_INPUTS ? 0 : smaller(tile, ST_ROWS_OUTPUTS / (count * each));
+    return smaller(tile, smaller(ST_ROWS_ROOM / (terms(info, columns) * count * each), ST_ROWS_GROUP / (count * each)));
+}
+
+static bool shapes_served(const struct st_gpu_rows *a)
+{
+    bool plain = a->join == ST_ROWS_JOIN_NONE;
+    if (a->matrices == 0 || a->matrices > ST_GPU_ROWS_MATRICES || (a->matrices > 1 && (!plain || a->mode != ST_ROWS_DENSE)) ||
+        (!plain && a->scales) || joint(a) == 0 || joint(a) > 8)
+        return false;
+    for (uint32_t i = 0; i < a->matrices; i++)
+        if (a->matrix[i].rows == 0 || a->matrix[i].rows > 1u << 30 || a->matrix[i].ldy < a->matrix[i].rows)
+            return false;
+    return true;
 }
 
 enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch *out, struct strata_error *err)
@@ -70,10 +88,10 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
         return st_fail(err, STRATA_E_UNSUPPORTED, "products: no kernel for %s weights", info ? info->name : "unknown");
     uint32_t count = smaller(a->most, ST_MAX_ROWS);
     uint32_t y = a->mode == ST_ROWS_DENSE ? divide_up(a->total, ST_MAX_ROWS) : a->mode == ST_ROWS_ENTRY ? a->total : a->experts;
-    if (a->n == 0 || a->n % info->block_elems || a->n > ST_GPU_COLUMNS || a->rows == 0 || a->ldy < a->rows || count == 0 ||
-        y == 0 || y > ROWS_LIMIT || (a->mode == ST_ROWS_ENTRY && a->most > ST_MAX_ROWS))
+    if (!shapes_served(a) || a->n == 0 || a->n % info->block_elems || a->n > ST_GPU_COLUMNS || count == 0 || y == 0 ||
+        y > ROWS_LIMIT || (a->mode == ST_ROWS_ENTRY && a->most > ST_MAX_ROWS))
         return st_fail(err, STRATA_E_UNSUPPORTED, "products: no kernel for %u rows times %s [%u x %u]", a->total, info->name,
-                       a->rows, a->n);
+                       a->matrix[0].rows, a->n);
     /* All columns at once, or the longest chunk that fits: a multiple of all blocks and of 16 bytes of Q8 activations. */
     uint32_t columns = a->n, tile = tile_for(a, info, columns, count);
     for (uint32_t parts = 2; tile == 0 && columns > 256; parts++) {
@@ -81,22 +99,43 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
         tile = tile_for(a, info, columns, count);
     }
     if (tile == 0)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "products: %s [%u x %u] does not fit", info->name, a->rows, a->n);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "products: %u rows times %s [%u x %u] do not fit", count, info->name,
+                       a->matrix[0].rows, a->n);
     /* Smaller tiles where there would not be enough groups to keep every unit busy. */
-    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * WAVES;
-    uint64_t wanted = (uint64_t)a->rows * y / enough;
+    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * WAVES, rows = 0;
+    for (uint32_t i = 0; i < a->matrices; i++)
+        rows += a->matrix[i].rows;
+    uint64_t wanted = rows * y / enough;
     tile = smaller(tile, wanted == 0 ? 1 : wanted > UINT32_MAX ? UINT32_MAX : (uint32_t)wanted);
-    *out = (struct st_gpu_launch){.kernel = kernel, .grid = {divide_up(a->rows, tile), y, 1}};
-    const st_addr none = a->w; /* of arguments that the kernel does not read */
-    const st_addr pointers[] = {a->y, a->w, a->x, a->first ? a->first : none, a->entry ? a->entry : none,
-                                a->expert ? a->expert : none, a->scales ? a->scales : none};
-    const uint32_t numbers[] = {a->n, a->rows, (uint32_t)(a->n / info->block_elems * info->block_bytes), a->total, a->stride,
-                                a->ldy, a->used, a->mode, !a->scales ? 0 : a->scale_each ? 2 : 1, tile,
-                                a->act == ST_ACT_F32 ? columns : columns / 32};
+    *out = (struct st_gpu_launch){.kernel = kernel, .grid = {0, y, 1}};
+    const st_addr none = a->matrix[0].w; /* of arguments that the kernel does not read */
     union st_arg *arg = out->args;
+    uint32_t finish = 0;
+    for (uint32_t i = 0; i < ST_GPU_ROWS_MATRICES; i++) {
+        const struct st_gpu_rows_matrix *m = i < a->matrices ? &a->matrix[i] : NULL;
+        st_addr other = i == 1 && a->join == ST_ROWS_JOIN_SWIGLU ? a->second : i == 1 && a->join == ST_ROWS_JOIN_MEAN ? a->values : none;
+        arg[i].p = m ? m->y : a->matrix[0].y;
+        arg[4 + i].p = m ? m->w : other;
+        arg[24 + i].i = m ? m->rows : 0;
+        arg[28 + i].i = m ? m->ldy : 0;
+        finish |= m ? m->finish << 8 * i : 0;
+        out->grid[0] += m ? divide_up(m->rows, tile) : 0;
+    }
+    const st_addr pointers[] = {a->x, a->first ? a->first : none, a->entry ? a->entry : none, a->expert ? a->expert : none,
+                                a->scales ? a->scales : none};
+    const uint32_t numbers[] = {a->n, (uint32_t)(a->n / info->block_elems * info->block_bytes), a->total, a->stride, a->used,
+                                a->mode, !a->scales ? 0 : a->scale_each ? 2 : 1,
+                                joint(a) | a->join << 8 | (a->streams ? a->streams : 1) << 16, finish, tile,
+                                a->act == ST_ACT_F32 ? columns : columns / 32};
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
-        (arg++)->p = pointers[i];
+        arg[8 + i].p = pointers[i];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        (arg++)->i = numbers[i];
+        arg[13 + i].i = numbers[i];
     return STRATA_OK;
+}
+
+uint64_t st_gpu_rows_bytes(const union st_arg *args)
+{
+    uint64_t rows = (uint64_t)args[24].i + args[25].i + args[26].i + args[27].i;
+    return rows * (args[20].i & 255) * args[14].i + args[15].i * (4 * rows + args[16].i);
 }

@@ -6,15 +6,27 @@
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_launch.h"
 
+enum { ST_GPU_ROWS_MATRICES = 4 };
+
 struct st_gpu_rows {
     int type;
     enum st_act act; /* of the activations: the type's kind, or ST_ACT_F32 */
-    st_addr y;       /* f32, ldy floats from row to row */
-    /* Matrices of rows x n as in the file, one after the other; the first starts at a multiple of 16, and all can be read up
-     * to the next one after their end. */
-    st_addr w;
-    st_addr x; /* activation rows, stride bytes apart */
-    uint32_t n, rows, stride, ldy;
+    /* Matrices of rows x n as in the file, which share the input; the experts' of one kind lie one after the other. Each starts
+     * at a multiple of 16, and can be read up to the next one after its end. Without a routing up to four; with one, one. */
+    struct st_gpu_rows_matrix {
+        st_addr w, y; /* y: f32, ldy floats from row to row */
+        uint32_t rows, ldy;
+        uint32_t finish; /* ST_ROWS_FINISH_* */
+    } matrix[ST_GPU_ROWS_MATRICES];
+    uint32_t matrices;
+    /* ST_ROWS_JOIN_SWIGLU: y = silu(matrix[0] x) * (second x), second like matrix[0]. ST_ROWS_JOIN_MEAN: matrix[0] stands for
+     * `streams` matrices of its rows, one after the other; y = mean over streams c of sigmoid(product) * values[row][c][.]. Not
+     * with scales. */
+    uint32_t join;
+    st_addr second, values;
+    uint32_t streams; /* also of FINISH */
+    st_addr x;        /* activation rows, stride bytes apart */
+    uint32_t n, stride;
     /* Dense: output row i is activation row i times the one matrix, for i < total. Otherwise the entries of a routing
      * (kernel/moe.h) in their order: output row i belongs to the expert in whose range of first it lies; its activation row is
      * entry[i] / used, or i with used = 0. */
@@ -33,5 +45,8 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
 
 /* The type that a kernel of the family multiplies, -1 for a kernel of another family; *act as above. */
 int st_gpu_rows_type(enum st_gpu_kernel kernel, enum st_act *act);
+
+/* Bytes that a dense launch reads and writes; of experts, as if one were used. */
+uint64_t st_gpu_rows_bytes(const union st_arg *args);
 
 #endif

@@ -106,7 +106,7 @@ union st_arg {
     float f;
 };
 
-enum { ST_MAX_ARGS = 24 };
+enum { ST_MAX_ARGS = 32 };
 
 enum st_queue_kind {
     ST_QUEUE_COMPUTE,

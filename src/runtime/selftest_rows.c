@@ -14,8 +14,16 @@ static enum strata_result make_rows(const void *params, const st_addr *at, struc
                                     struct strata_error *err)
 {
     struct st_gpu_rows a = *(const struct st_gpu_rows *)params;
-    a.y = at[0];
-    a.w = at[1];
+    /* y and weights hold the matrices one after the other */
+    st_addr y = at[0], w = at[1];
+    for (uint32_t i = 0; i < a.matrices; i++) {
+        a.matrix[i].y = y;
+        a.matrix[i].w = w;
+        y += (uint64_t)a.total * a.matrix[i].ldy * 4;
+        w += a.second; /* bytes of a matrix, or of all experts' */
+    }
+    a.second = a.join == ST_ROWS_JOIN_SWIGLU ? at[1] + a.second : 0;
+    a.values = at[7];
     a.x = at[2];
     a.first = at[3];
     a.entry = at[4];
@@ -41,72 +49,103 @@ static void random_routing(struct st_test_run *run, uint32_t tokens, int32_t *fi
     first[EXPERTS] = at;
 }
 
-static enum strata_result test_case(struct st_test_run *run, int type, enum st_act act, uint32_t mode, uint32_t rows,
-                                    uint32_t n, uint32_t tokens, bool by_entry, struct strata_error *err)
+struct shape {
+    uint32_t mode, rows, n, tokens; /* rows: of the first matrix, the largest */
+    uint32_t count, join;           /* count: matrices of the launch, streams of the mean */
+};
+
+/* One case; s says what. */
+static enum strata_result test_case(struct st_test_run *run, int type, enum st_act act, const struct shape *s, bool by_entry,
+                                    struct strata_error *err)
 {
-    static const char *const modes[] = {"dense", "window", "prompt"};
+    static const char *const modes[] = {"dense", "window", "prompt"}, *const joins[] = {"", ", joined", ", mean of streams"};
     const struct st_type_info *info = st_type_info(type);
-    const uint32_t matrices = mode == ST_ROWS_DENSE ? 1 : EXPERTS, outputs = mode == ST_ROWS_DENSE ? tokens : tokens * USED;
-    const uint32_t inputs = by_entry ? outputs : tokens;
-    const size_t bytes = (size_t)matrices * rows * (n / info->block_elems) * info->block_bytes;
+    const bool dense = s->mode == ST_ROWS_DENSE;
+    const uint32_t outputs = dense ? s->tokens : s->tokens * USED, inputs = by_entry ? outputs : s->tokens;
+    const uint32_t copies = s->join == ST_ROWS_JOIN_MEAN ? s->count : dense ? 1 : EXPERTS;
+    const size_t exact = (size_t)copies * s->rows * (s->n / info->block_elems) * info->block_bytes;
+    const size_t bytes = (exact + ALIGN - 1) / ALIGN * ALIGN;
+    const uint32_t matrices = s->join == ST_ROWS_JOIN_NONE ? s->count : 1;
+    const uint32_t places = s->join == ST_ROWS_JOIN_SWIGLU ? 2 : matrices;
     struct st_gpu_rows a = {.type = type,
                             .act = act,
-                            .n = n,
-                            .rows = rows,
-                            .stride = act == ST_ACT_F32 ? n * 4 : st_gpu_act_stride(act, n),
-                            .ldy = rows + st_test_below(run, 5),
-                            .mode = mode,
+                            .matrices = matrices,
+                            .join = s->join,
+                            .second = bytes,
+                            .streams = s->join == ST_ROWS_JOIN_SWIGLU ? 1 : s->count,
+                            .n = s->n,
+                            .stride = act == ST_ACT_F32 ? s->n * 4 : st_gpu_act_stride(act, s->n),
+                            .mode = s->mode,
                             .total = outputs,
-                            .most = tokens,
+                            .most = s->tokens,
                             .experts = EXPERTS,
-                            .used = mode == ST_ROWS_DENSE || by_entry ? 0 : USED,
-                            .scales = st_test_below(run, 2),
-                            .scale_each = mode != ST_ROWS_DENSE && st_test_below(run, 2),
+                            .used = dense || by_entry ? 0 : USED,
+                            .scales = s->join == ST_ROWS_JOIN_NONE && st_test_below(run, 2),
+                            .scale_each = !dense && st_test_below(run, 2),
                             .units = 1 + st_test_below(run, 3)};
-    snprintf(run->shape, sizeof run->shape, "%s, %s of %s: %u rows times [%u x %u], %u units%s", modes[mode],
-             act == ST_ACT_F32 ? "FP32 activations" : "integer activations", info->name, outputs, rows, n, a.units,
-             a.scales ? ", scaled" : "");
-    uint8_t *y, *w, *x, *first, *entry, *expert, *scales;
-    enum strata_result r = st_test_add(run, (size_t)outputs * a.ldy * 4, &y, err);
+    size_t y_bytes = 0;
+    for (uint32_t i = 0; i < matrices; i++) {
+        a.matrix[i].rows = i == 0 ? s->rows : 1 + st_test_below(run, s->rows);
+        a.matrix[i].ldy = a.matrix[i].rows + st_test_below(run, 5);
+        a.matrix[i].finish = s->join == ST_ROWS_JOIN_NONE ? st_test_below(run, 3) : 0;
+        y_bytes += (size_t)outputs * a.matrix[i].ldy * 4;
+    }
+    snprintf(run->shape, sizeof run->shape, "%s, %s of %s: %u rows times %u x [%u x %u], %u units%s%s", modes[s->mode],
+             act == ST_ACT_F32 ? "FP32 activations" : "integer activations", info->name, outputs, s->count, s->rows, s->n,
+             a.units, a.scales ? ", scaled" : "", joins[s->join]);
+    uint8_t *y, *w, *x, *first, *entry, *expert, *scales, *values;
+    enum strata_result r = st_test_add(run, y_bytes, &y, err);
     if (!r)
-        r = st_test_add(run, (bytes + ALIGN - 1) / ALIGN * ALIGN, &w, err);
+        r = st_test_add(run, bytes * places, &w, err);
     if (!r)
         r = st_test_add(run, (size_t)inputs * a.stride, &x, err);
     if (!r)
         r = st_test_add(run, (EXPERTS + 1) * 4, &first, err);
     if (!r)
-        r = st_test_add(run, (size_t)USED * tokens * 4, &entry, err);
+        r = st_test_add(run, (size_t)USED * s->tokens * 4, &entry, err);
     if (!r)
-        r = st_test_add(run, (size_t)USED * tokens * 4, &expert, err);
+        r = st_test_add(run, (size_t)USED * s->tokens * 4, &expert, err);
     if (!r)
         r = st_test_add(run, EXPERTS * 4, &scales, err);
+    if (!r)
+        r = st_test_add(run, s->join == ST_ROWS_JOIN_MEAN ? (size_t)outputs * s->count * s->rows * 4 : 4, &values, err);
     if (!r) {
-        st_test_weights(run, type, w, bytes);
-        random_routing(run, tokens, (int32_t *)(void *)first, (int32_t *)(void *)entry, (int32_t *)(void *)expert);
+        for (uint32_t i = 0; i < places; i++)
+            st_test_weights(run, type, w + i * bytes, exact);
+        random_routing(run, s->tokens, (int32_t *)(void *)first, (int32_t *)(void *)entry, (int32_t *)(void *)expert);
         st_test_floats(run, (float *)(void *)scales, EXPERTS);
-        r = st_test_rows(run, act, x, inputs, n, err);
+        st_test_floats(run, (float *)(void *)values, run->buffer[7].size / 4);
+        r = st_test_rows(run, act, x, inputs, s->n, err);
     }
     return st_test_finish(run, r, make_rows, &a, err);
 }
 
-static const struct shape {
-    uint32_t mode, rows, n, tokens;
-} shapes[] = {{ST_ROWS_DENSE, 13, 512, 3},   {ST_ROWS_ENTRY, 5, 256, 8},   {ST_ROWS_DENSE, 37, 2560, 1},
-              {ST_ROWS_EXPERT, 3, 768, 11},  {ST_ROWS_DENSE, 2, 6144, 8},  {ST_ROWS_ENTRY, 20, 640, 1},
-              {ST_ROWS_DENSE, 4, 20992, 2},  {ST_ROWS_DENSE, 9, 320, 17},  {ST_ROWS_EXPERT, 6, 64, 40},
-              {ST_ROWS_DENSE, 300, 256, 1},  {ST_ROWS_DENSE, 1, 96, 5},    {ST_ROWS_DENSE, 3, 10240, 8}};
+static const struct shape shapes[] = {{ST_ROWS_DENSE, 13, 512, 3, 2, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_ENTRY, 5, 256, 8, 1, ST_ROWS_JOIN_SWIGLU},
+                                      {ST_ROWS_DENSE, 6, 320, 2, 4, ST_ROWS_JOIN_MEAN},
+                                      {ST_ROWS_DENSE, 37, 2560, 1, 1, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_EXPERT, 3, 768, 11, 1, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 2, 6144, 8, 1, ST_ROWS_JOIN_SWIGLU},
+                                      {ST_ROWS_ENTRY, 20, 640, 1, 1, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 4, 20992, 2, 4, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 9, 320, 17, 3, ST_ROWS_JOIN_MEAN},
+                                      {ST_ROWS_EXPERT, 6, 64, 40, 1, ST_ROWS_JOIN_SWIGLU},
+                                      {ST_ROWS_DENSE, 300, 256, 1, 3, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 1, 96, 5, 1, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 5, 256, 8, 8, ST_ROWS_JOIN_MEAN},
+                                      {ST_ROWS_DENSE, 3, 10240, 8, 1, ST_ROWS_JOIN_NONE}};
 
 enum strata_result st_test_few_rows(struct st_test_run *run, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
-    const size_t count = run->options->quick ? 2 : sizeof shapes / sizeof *shapes;
+    const size_t count = run->options->quick ? 3 : sizeof shapes / sizeof *shapes;
     for (int type = 0; type < ST_TYPE_COUNT && !r; type++) {
         const struct st_type_info *info = st_type_info(type);
         for (size_t i = 0; info && i < 2 * count && !r; i++) {
             const struct shape *s = &shapes[i / 2];
             enum st_act act = i % 2 ? info->act : ST_ACT_F32;
             if (s->n % info->block_elems == 0 && (i % 2 == 0 || info->act != ST_ACT_F32))
-                r = test_case(run, type, act, s->mode, s->rows, s->n, s->tokens, s->mode != ST_ROWS_DENSE && i % 4 < 2, err);
+                r = test_case(run, type, act, s, s->mode != ST_ROWS_DENSE && i % 4 < 2, err);
         }
     }
     return r;

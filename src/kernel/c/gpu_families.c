@@ -167,36 +167,89 @@ static void one_row(const struct st_dot_table *dot, int type, enum st_act act, f
         product_row(dot, type, y, w, rows, x, n);
 }
 
+/* A launch's numbers; the order is that of st_gpu_rows. */
+struct rows_args {
+    const union st_arg *a;
+    const int32_t *first, *entry, *expert;
+    const float *scales;
+    uint32_t n, row_bytes, total, stride, used, mode, scaled, joint, join, streams, finish;
+};
+
+static struct rows_args rows_args(const union st_arg *a)
+{
+    return (struct rows_args){a, at(a[9]), at(a[10]), at(a[11]), at(a[12]), a[13].i, a[14].i, a[15].i, a[16].i, a[17].i,
+                              a[18].i, a[19].i, a[20].i & 255, a[20].i >> 8 & 255, a[20].i >> 16, a[21].i};
+}
+
+/* What becomes of the products of one matrix in output row i. */
+static void finish_rows(float *y, uint32_t rows, uint32_t finish, uint32_t streams)
+{
+    for (uint32_t o = 0; o < rows && finish != ST_ROWS_FINISH_NONE; o++) {
+        float v = y[o] * (1.0f / (float)streams);
+        y[o] = finish == ST_ROWS_FINISH_SILU ? st_siluf(v) : 2.0f * st_sigmoidf(v);
+    }
+}
+
+/* sums += sigmoid(y) * values, elementwise. */
+static void join_stream(float *sums, const float *y, const float *values, uint32_t rows)
+{
+    for (uint32_t o = 0; o < rows; o++)
+        sums[o] = fmaf(st_sigmoidf(y[o]), values[o], sums[o]);
+}
+
+/* Rows [from, from + count) of a product that is computed in strips, for output row i of expert e. */
+static void strip(const struct st_dot_table *dot, int type, enum st_act act, const struct rows_args *r, uint32_t matrix,
+                  uint32_t e, uint32_t i, uint32_t from, uint32_t count)
+{
+    const union st_arg *a = r->a;
+    const uint32_t rows = a[24 + matrix].i, ldy = a[28 + matrix].i, input = r->used ? (uint32_t)r->entry[i] / r->used : i;
+    const uint8_t *x = (const uint8_t *)at(a[8]) + (size_t)input * r->stride;
+    const uint8_t *w = (const uint8_t *)at(a[4 + matrix]) + ((size_t)e * rows + from) * r->row_bytes;
+    float *y = (float *)at(a[matrix]) + (size_t)i * ldy + from, other[STRIP], sums[STRIP] = {0};
+    one_row(dot, type, act, y, w, count, x, r->n);
+    for (uint32_t o = 0; r->scaled && o < count; o++)
+        y[o] *= r->scales[r->scaled == 2 ? e : 0];
+    if (r->join == ST_ROWS_JOIN_SWIGLU) {
+        const uint8_t *second = (const uint8_t *)at(a[5]) + ((size_t)e * rows + from) * r->row_bytes;
+        one_row(dot, type, act, other, second, count, x, r->n);
+        for (uint32_t o = 0; o < count; o++)
+            y[o] = st_siluf(y[o]) * other[o];
+    } else if (r->join == ST_ROWS_JOIN_MEAN) {
+        const float *values = (const float *)at(a[5]) + (size_t)i * r->joint * rows + from;
+        join_stream(sums, y, values, count);
+        for (uint32_t c = 1; c < r->joint; c++) {
+            one_row(dot, type, act, other, w + (size_t)c * rows * r->row_bytes, count, x, r->n);
+            join_stream(sums, other, values + (size_t)c * rows, count);
+        }
+        for (uint32_t o = 0; o < count; o++)
+            y[o] = sums[o] / (float)r->joint;
+    } else {
+        finish_rows(y, count, r->finish >> 8 * matrix & 255, r->streams);
+    }
+}
+
 /* Output rows [from, to) of expert e (0 for a dense product). */
-static void some_rows(const struct st_dot_table *dot, int type, enum st_act act, const union st_arg *args, uint32_t e,
+static void some_rows(const struct st_dot_table *dot, int type, enum st_act act, const struct rows_args *r, uint32_t e,
                       uint32_t from, uint32_t to)
 {
-    const int32_t *entry = at(args[4]);
-    const float *scales = at(args[6]);
-    const uint32_t n = args[7].i, rows = args[8].i, row_size = args[9].i, stride = args[11].i, ldy = args[12].i;
-    const uint32_t used = args[13].i, scaled = args[15].i;
-    for (uint32_t i = from; i < to; i++) {
-        const uint32_t input = used ? (uint32_t)entry[i] / used : i;
-        float *y = (float *)at(args[0]) + (size_t)i * ldy;
-        one_row(dot, type, act, y, (const uint8_t *)at(args[1]) + (size_t)e * rows * row_size, rows,
-                (const uint8_t *)at(args[2]) + (size_t)input * stride, n);
-        for (uint32_t o = 0; scaled && o < rows; o++)
-            y[o] *= scales[scaled == 2 ? e : 0];
-    }
+    for (uint32_t matrix = 0; matrix < 4; matrix++)
+        for (uint32_t i = from; i < to; i++)
+            for (uint32_t row = 0; row < r->a[24 + matrix].i; row += STRIP)
+                strip(dot, type, act, r, matrix, e, i, row, r->a[24 + matrix].i - row < STRIP ? r->a[24 + matrix].i - row : STRIP);
 }
 
 static void rows_family(const struct st_dot_table *dot, int type, enum st_act act, const uint32_t grid[3],
                         const union st_arg *args)
 {
-    const int32_t *first = at(args[3]), *entry = at(args[4]), *expert = at(args[5]);
-    if (args[14].i == ST_ROWS_DENSE) {
-        some_rows(dot, type, act, args, 0, 0, args[10].i);
+    const struct rows_args r = rows_args(args);
+    if (r.mode == ST_ROWS_DENSE) {
+        some_rows(dot, type, act, &r, 0, 0, r.total);
         return;
     }
     for (uint32_t i = 0; i < grid[1]; i++) {
-        const uint32_t e = args[14].i == ST_ROWS_ENTRY ? (uint32_t)expert[entry[i]] : i;
-        if (args[14].i == ST_ROWS_EXPERT || (uint32_t)first[e] == i)
-            some_rows(dot, type, act, args, e, (uint32_t)first[e], (uint32_t)first[e + 1]);
+        const uint32_t e = r.mode == ST_ROWS_ENTRY ? (uint32_t)r.expert[r.entry[i]] : i;
+        if (r.mode == ST_ROWS_EXPERT || (uint32_t)r.first[e] == i)
+            some_rows(dot, type, act, &r, e, (uint32_t)r.first[e], (uint32_t)r.first[e + 1]);
     }
 }
 

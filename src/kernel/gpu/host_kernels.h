@@ -80,9 +80,10 @@
 #define UNPACK_ppppcccccccccciiiiiiiiif(name)                                                                          \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), args[14].i,           \
          args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].f)
-#define UNPACK_pcccccciiiiiiiiiii(name)                                                                                \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i, args[11].i,            \
-         args[12].i, args[13].i, args[14].i, args[15].i, args[16].i, args[17].i)
+#define UNPACK_rows(name)                                                                                              \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i,      \
+         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i,   \
+         args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
 #define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
 #define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
@@ -123,53 +124,53 @@
     X(pci, st_route_count)                                                                                             \
     X(pi, st_route_sum)                                                                                                \
     X(ppcci, st_route_place)                                                                                           \
-    X(pcccccciiiiiiiiiii, st_rows_q8_0)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q2_0)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_iq4_nl)                                                                              \
-    X(pcccccciiiiiiiiiii, st_rows_q4_0)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q4_1)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q5_0)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q5_1)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_mxfp4)                                                                               \
-    X(pcccccciiiiiiiiiii, st_rows_nvfp4)                                                                               \
-    X(pcccccciiiiiiiiiii, st_rows_q2_k)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q3_k)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q4_k)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q5_k)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_q6_k)                                                                                \
-    X(pcccccciiiiiiiiiii, st_rows_iq4_xs)                                                                              \
-    X(pcccccciiiiiiiiiii, st_rows_iq1_s)                                                                               \
-    X(pcccccciiiiiiiiiii, st_rows_iq1_m)                                                                               \
-    X(pcccccciiiiiiiiiii, st_rows_iq2_xxs)                                                                             \
-    X(pcccccciiiiiiiiiii, st_rows_iq2_xs)                                                                              \
-    X(pcccccciiiiiiiiiii, st_rows_iq2_s)                                                                               \
-    X(pcccccciiiiiiiiiii, st_rows_iq3_xxs)                                                                             \
-    X(pcccccciiiiiiiiiii, st_rows_iq3_s)                                                                               \
-    X(pcccccciiiiiiiiiii, st_floats_f32)                                                                               \
-    X(pcccccciiiiiiiiiii, st_floats_f16)                                                                               \
-    X(pcccccciiiiiiiiiii, st_floats_bf16)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q8_0)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q2_0)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_iq4_nl)                                                                            \
-    X(pcccccciiiiiiiiiii, st_floats_q4_0)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q4_1)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q5_0)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q5_1)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_mxfp4)                                                                             \
-    X(pcccccciiiiiiiiiii, st_floats_nvfp4)                                                                             \
-    X(pcccccciiiiiiiiiii, st_floats_q2_k)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q3_k)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q4_k)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q5_k)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_q6_k)                                                                              \
-    X(pcccccciiiiiiiiiii, st_floats_iq4_xs)                                                                            \
-    X(pcccccciiiiiiiiiii, st_floats_iq1_s)                                                                             \
-    X(pcccccciiiiiiiiiii, st_floats_iq1_m)                                                                             \
-    X(pcccccciiiiiiiiiii, st_floats_iq2_xxs)                                                                           \
-    X(pcccccciiiiiiiiiii, st_floats_iq2_xs)                                                                            \
-    X(pcccccciiiiiiiiiii, st_floats_iq2_s)                                                                             \
-    X(pcccccciiiiiiiiiii, st_floats_iq3_xxs)                                                                           \
-    X(pcccccciiiiiiiiiii, st_floats_iq3_s)                                                                             \
+    X(rows, st_rows_q8_0)                                                                                              \
+    X(rows, st_rows_q2_0)                                                                                              \
+    X(rows, st_rows_iq4_nl)                                                                                            \
+    X(rows, st_rows_q4_0)                                                                                              \
+    X(rows, st_rows_q4_1)                                                                                              \
+    X(rows, st_rows_q5_0)                                                                                              \
+    X(rows, st_rows_q5_1)                                                                                              \
+    X(rows, st_rows_mxfp4)                                                                                             \
+    X(rows, st_rows_nvfp4)                                                                                             \
+    X(rows, st_rows_q2_k)                                                                                              \
+    X(rows, st_rows_q3_k)                                                                                              \
+    X(rows, st_rows_q4_k)                                                                                              \
+    X(rows, st_rows_q5_k)                                                                                              \
+    X(rows, st_rows_q6_k)                                                                                              \
+    X(rows, st_rows_iq4_xs)                                                                                            \
+    X(rows, st_rows_iq1_s)                                                                                             \
+    X(rows, st_rows_iq1_m)                                                                                             \
+    X(rows, st_rows_iq2_xxs)                                                                                           \
+    X(rows, st_rows_iq2_xs)                                                                                            \
+    X(rows, st_rows_iq2_s)                                                                                             \
+    X(rows, st_rows_iq3_xxs)                                                                                           \
+    X(rows, st_rows_iq3_s)                                                                                             \
+    X(rows, st_floats_f32)                                                                                             \
+    X(rows, st_floats_f16)                                                                                             \
+    X(rows, st_floats_bf16)                                                                                            \
+    X(rows, st_floats_q8_0)                                                                                            \
+    X(rows, st_floats_q2_0)                                                                                            \
+    X(rows, st_floats_iq4_nl)                                                                                          \
+    X(rows, st_floats_q4_0)                                                                                            \
+    X(rows, st_floats_q4_1)                                                                                            \
+    X(rows, st_floats_q5_0)                                                                                            \
+    X(rows, st_floats_q5_1)                                                                                            \
+    X(rows, st_floats_mxfp4)                                                                                           \
+    X(rows, st_floats_nvfp4)                                                                                           \
+    X(rows, st_floats_q2_k)                                                                                            \
+    X(rows, st_floats_q3_k)                                                                                            \
+    X(rows, st_floats_q4_k)                                                                                            \
+    X(rows, st_floats_q5_k)                                                                                            \
+    X(rows, st_floats_q6_k)                                                                                            \
+    X(rows, st_floats_iq4_xs)                                                                                          \
+    X(rows, st_floats_iq1_s)                                                                                           \
+    X(rows, st_floats_iq1_m)                                                                                           \
+    X(rows, st_floats_iq2_xxs)                                                                                         \
+    X(rows, st_floats_iq2_xs)                                                                                          \
+    X(rows, st_floats_iq2_s)                                                                                           \
+    X(rows, st_floats_iq3_xxs)                                                                                         \
+    X(rows, st_floats_iq3_s)                                                                                           \
     X(pcciii, st_any_silu_mul)                                                                                         \
     X(pcccciii, st_any_combine)                                                                                        \
     X(piii, st_any_gate)                                                                                               \

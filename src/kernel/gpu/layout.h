@@ -63,6 +63,9 @@ typedef uint64_t st_u64;
 #define ST_ROWS_STAGE 512
 #define ST_ROWS_ROOM 1024
 #define ST_ROWS_INPUTS 4096
+/* FP32 activations: outputs of a group, and floats for the partial sums of one (odd). */
+#define ST_ROWS_OUTPUTS 64
+#define ST_ROWS_TEAM 17
 #define ST_ROWS_TERMS(parts, large, two) (((large) ? (parts) + (parts) / 8 : (two) ? 2 * (parts) : (parts)) | 1)
 
 /* What the second index of the grid counts: eight activation rows of one matrix, entries of a routing (the first of each
@@ -70,6 +73,16 @@ typedef uint64_t st_u64;
 #define ST_ROWS_DENSE 0
 #define ST_ROWS_ENTRY 1
 #define ST_ROWS_EXPERT 2
+
+/* How the products of several matrices make one output: silu(first) * second, or the mean over streams of sigmoid(product) *
+ * value. */
+#define ST_ROWS_JOIN_NONE 0
+#define ST_ROWS_JOIN_SWIGLU 1
+#define ST_ROWS_JOIN_MEAN 2
+/* What becomes of a product v of one matrix: silu(v / streams), 2 sigmoid(v / streams). */
+#define ST_ROWS_FINISH_NONE 0
+#define ST_ROWS_FINISH_SILU 1
+#define ST_ROWS_FINISH_GATE 2
 
 /* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap,
  * so any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the

@@ -19,13 +19,16 @@
 
 #define GROUP ST_ROWS_GROUP
 
-/* What all kernels are given; meanings in kernel/gpu_rows.h. */
+/* What a group is given; meanings in kernel/gpu_rows.h. */
 struct rows {
     global float *y;
-    global const uchar *w, *x;
+    global const uchar *w, *w1, *x;
     global const int *first, *entry, *expert;
     global const float *scales;
     uint n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk;
+    uint row0, here;           /* first weight row of the group, and how many */
+    uint joint, join, finish;  /* matrices that make one output, how (ST_ROWS_JOIN_*), what follows (ST_ROWS_FINISH_*) */
+    float share;               /* 1 / streams */
 };
 
 /* The activation rows that a group serves: the matrix, the first output row and how many there are. */
@@ -60,34 +63,68 @@ INLINE uint rows_input(const struct rows *a, uint i)
     return a->used ? (uint)a->entry[i] / a->used : i;
 }
 
+/* Row r of the group's matrices, one after the other: rows of w, then those of the matrix joined to it. */
+INLINE global const uchar *rows_row(const struct rows *a, const struct served *s, uint r)
+{
+    const uint matrix = a->joint == 1 ? 0 : r / a->here;
+    const ulong row = a->row0 + r - matrix * a->here;
+    if (a->join == ST_ROWS_JOIN_SWIGLU)
+        return (matrix ? a->w1 : a->w) + s->matrix + row * a->row_bytes;
+    return a->w + s->matrix + ((ulong)matrix * a->rows + row) * a->row_bytes;
+}
+
 /* Vectors of 16 bytes that `bytes` bytes at any address can touch. */
 INLINE uint rows_vectors(uint bytes)
 {
     return (bytes + 15 + 15) / 16;
 }
 
-/* Step 1: `bytes` bytes of each of `count` rows from offset `at` on. */
-INLINE void rows_stage(const struct rows *a, local uint4 *tile, global const uchar *w, uint count, uint at, uint bytes)
+/* Step 1: `bytes` bytes of each row from offset `at` on. The copies may be under way. */
+INLINE void rows_stage(const struct rows *a, const struct served *s, local uint4 *tile, uint at, uint bytes)
 {
     const uint vectors = rows_vectors(bytes);
     UNROLL_COPIES
-    for (uint i = st_item(); i < count * vectors; i += GROUP) {
-        const uint r = i / vectors, v = i % vectors;
-        const ulong from = (ulong)(w + (ulong)r * a->row_bytes + at);
+    for (uint i = st_item(); i < a->here * a->joint * vectors; i += GROUP) {
+        const uint r = i / vectors, v = i - r * vectors;
+        const ulong from = (ulong)(rows_row(a, s, r) + at);
         const ulong place = (from & ~15ul) + 16 * v;
         if (place < from + bytes)
             st_copy_issue(tile + i, (global const uint4 *)place);
     }
     st_copies_commit();
-    st_copies_wait(0);
 }
 
 /* Where row r of the tile begins in local memory. */
-INLINE local const uchar *rows_at(const struct rows *a, local const uint4 *tile, global const uchar *w, uint r, uint at,
+INLINE local const uchar *rows_at(const struct rows *a, const struct served *s, local const uint4 *tile, uint r, uint at,
                                   uint bytes)
 {
-    const uint slack = (uint)(ulong)(w + (ulong)r * a->row_bytes + at) & 15;
+    const uint slack = (uint)(ulong)(rows_row(a, s, r) + at) & 15;
     return (local const uchar *)(tile + r * rows_vectors(bytes)) + slack;
+}
+
+/* The end: sums [joint][here][count] become outputs. */
+INLINE void rows_finish(const struct rows *a, const struct served *s, local const float *sums, uint m0, uint count)
+{
+    const uint outputs = a->here * count;
+    for (uint i = st_item(); i < outputs; i += GROUP) {
+        const uint r = a->row0 + i / count, m = m0 + i % count;
+        float v = a->scaled ? sums[i] * s->scale : sums[i];
+        if (a->join == ST_ROWS_JOIN_SWIGLU) {
+            v = st_siluf(v) * sums[outputs + i];
+        } else if (a->join == ST_ROWS_JOIN_MEAN) {
+            global const float *x = (global const float *)a->w1 + (ulong)m * a->joint * a->rows + r;
+            float sum = 0.0f;
+            for (uint c = 0; c < a->joint; c++)
+                sum = st_fma(st_sigmoidf(sums[c * outputs + i]), x[(ulong)c * a->rows], sum);
+            v = sum / (float)a->joint;
+        } else if (a->finish == ST_ROWS_FINISH_SILU) {
+            v = st_siluf(v * a->share);
+        } else if (a->finish == ST_ROWS_FINISH_GATE) {
+            v = 2.0f * st_sigmoidf(v * a->share);
+        }
+        a->y[(ulong)m * a->ldy + r] = v;
+    }
+    st_barrier();
 }
 
 /* ---- integer activations ---- */
@@ -173,20 +210,19 @@ INLINE float rows_add(int type, local const uint2 *terms, uint parts, float acc)
 INLINE void rows_integer(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
                          local uint2 *terms, local const uint *grid)
 {
-    const uint item = st_item(), row0 = st_group() * a->tile, parts = a->n / 32;
-    const uint rows = a->rows - row0 < a->tile ? a->rows - row0 : a->tile;
-    global const uchar *w = a->w + s->matrix + (ulong)row0 * a->row_bytes;
+    const uint item = st_item(), parts = a->n / 32, rows = a->here * a->joint;
     float acc = 0.0f;
     for (uint from = 0; from < parts; from += a->chunk) {
         const uint some = parts - from < a->chunk ? parts - from : a->chunk, per = ROWS_TERMS(type, some);
         const uint at = from / (PART_ELEMS(type) / 32) * PART_BYTES(type);
         const uint bytes = (some + PART_ELEMS(type) / 32 - 1) / (PART_ELEMS(type) / 32) * PART_BYTES(type);
-        rows_stage(a, tile, w, rows, at, bytes);
+        rows_stage(a, s, tile, at, bytes);
+        st_copies_wait(0);
         st_barrier();
         for (uint u = item; u < rows * some; u += GROUP) {
-            const uint r = u / some, p = u % some;
+            const uint r = u / some, p = u - r * some;
             struct part part;
-            part_open(type, &part, rows_at(a, tile, w, r, at, bytes), grid, p);
+            part_open(type, &part, rows_at(a, s, tile, r, at, bytes), grid, p);
             for (uint m = 0; m < count; m++)
                 rows_term(type, &part, a->x + (ulong)rows_input(a, m0 + m) * a->stride, a->n, from + p, p, some,
                           terms + (r * count + m) * per);
@@ -195,21 +231,55 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
         if (item < rows * count)
             acc = rows_add(type, terms + item * per, some, acc);
     }
-    if (item < rows * count)
-        a->y[(ulong)(m0 + item % count) * a->ldy + row0 + item / count] = a->scaled ? acc * s->scale : acc;
     st_barrier();
+    local float *sums = (local float *)terms;
+    if (item < rows * count)
+        sums[item] = acc;
+    st_barrier();
+    rows_finish(a, s, sums, m0, count);
 }
 
 #define ROWS_ARGUMENTS                                                                                                    \
-    global float *restrict y, global const uchar *restrict w, global const uchar *restrict x,                             \
-        global const int *restrict first, global const int *restrict entry, global const int *restrict expert,            \
-        global const float *restrict scales, uint n, uint rows, uint row_bytes, uint total, uint stride, uint ldy,        \
-        uint used, uint mode, uint scaled, uint tile, uint chunk
+    global float *restrict y0, global float *restrict y1, global float *restrict y2, global float *restrict y3,           \
+        global const uchar *restrict w0, global const uchar *restrict w1, global const uchar *restrict w2,                \
+        global const uchar *restrict w3, global const uchar *restrict x, global const int *restrict first,                \
+        global const int *restrict entry, global const int *restrict expert, global const float *restrict scales, uint n, \
+        uint row_bytes, uint total, uint stride, uint used, uint mode, uint scaled, uint joined, uint finish, uint tile,  \
+        uint chunk, uint rows0, uint rows1, uint rows2, uint rows3, uint ldy0, uint ldy1, uint ldy2, uint ldy3
 
-#define ROWS_VALUES                                                                                                       \
-    {                                                                                                                     \
-        y, w, x, first, entry, expert, scales, n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk    \
-    }
+/* Which matrix the group has, and which of its rows. */
+#define ROWS_VALUES(a)                                                                                                    \
+    struct rows a = {y0, w0, w1, x, first, entry, expert, scales, n, rows0, row_bytes, total, stride, ldy0, used, mode,   \
+                     scaled, tile, chunk, 0, 0, joined & 255, joined >> 8 & 255, finish & 255, 1.0f / (float)(joined >> 16)}; \
+    uint group = st_group();                                                                                              \
+    if (group >= ROWS_TILES(rows0, tile)) {                                                                               \
+        group -= ROWS_TILES(rows0, tile);                                                                                 \
+        a.y = y1;                                                                                                         \
+        a.w = w1;                                                                                                         \
+        a.rows = rows1;                                                                                                   \
+        a.ldy = ldy1;                                                                                                     \
+        a.finish = finish >> 8 & 255;                                                                                     \
+        if (group >= ROWS_TILES(rows1, tile)) {                                                                           \
+            group -= ROWS_TILES(rows1, tile);                                                                             \
+            a.y = y2;                                                                                                     \
+            a.w = w2;                                                                                                     \
+            a.rows = rows2;                                                                                               \
+            a.ldy = ldy2;                                                                                                 \
+            a.finish = finish >> 16 & 255;                                                                                \
+            if (group >= ROWS_TILES(rows2, tile)) {                                                                       \
+                group -= ROWS_TILES(rows2, tile);                                                                         \
+                a.y = y3;                                                                                                 \
+                a.w = w3;                                                                                                 \
+                a.rows = rows3;                                                                                           \
+                a.ldy = ldy3;                                                                                             \
+                a.finish = finish >> 24;                                                                                  \
+            }                                                                                                             \
+        }                                                                                                                 \
+    }                                                                                                                     \
+    a.row0 = group * tile;                                                                                                \
+    a.here = a.rows - a.row0 < tile ? a.rows - a.row0 : tile
+
+#define ROWS_TILES(rows, tile) (((rows) + (tile)-1) / (tile))
 
 #define ROWS_INTEGER(name, type)                                                                                          \
     KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
@@ -217,7 +287,7 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
         LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
         LOCAL_ARRAY(uint2, terms, ST_ROWS_ROOM);                                                                          \
         LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
-        const struct rows a = ROWS_VALUES;                                                                                \
+        ROWS_VALUES(a);                                                                                                   \
         const struct served s = rows_served(&a);                                                                          \
         if (s.from >= s.to)                                                                                               \
             return;                                                                                                       \
@@ -276,53 +346,81 @@ INLINE float rows_sum(int type, local const uchar *row, local const float *x, lo
     return sum;
 }
 
-/* As rows_integer; chunk counts columns, a multiple of the block; tile * count is at most GROUP / 16. */
+/* The columns' activations of the chunk to local memory, [count][some] floats. */
+INLINE void rows_stage_inputs(const struct rows *a, local float *x, uint m0, uint count, uint from, uint some)
+{
+    if (a->n % 4 == 0) { /* rows start at multiples of 16 bytes */
+        const uint vectors = some / 4;
+        for (uint i = st_item(); i < count * vectors; i += GROUP) {
+            const uint m = count == 1 ? 0 : i / vectors;
+            global const uint4 *row = (global const uint4 *)(a->x + (ulong)rows_input(a, m0 + m) * a->stride + 4 * from);
+            st_copy_issue((local uint4 *)x + i, row + (i - m * vectors));
+        }
+        st_copies_commit();
+        return;
+    }
+    for (uint i = st_item(); i < count * some; i += GROUP)
+        x[i] = ((global const float *)(a->x + (ulong)rows_input(a, m0 + i / some) * a->stride))[from + i % some];
+}
+
+/* The canonical tree over sixteen partial sums. */
+INLINE float rows_tree(local const float *v)
+{
+    float sum[8];
+    UNROLL
+    for (uint j = 0; j < 8; j++)
+        sum[j] = v[j] + v[j + 8];
+    UNROLL
+    for (uint j = 0; j < 4; j++)
+        sum[j] = sum[j] + sum[j + 4];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* As rows_integer; chunk counts columns, a multiple of the block and of 16. */
 INLINE void rows_float(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
                        local float *x, local float *sums, local const uint *grid)
 {
-    const uint item = st_item(), row0 = st_group() * a->tile, team = item / 16, j = item % 16;
-    const uint rows = a->rows - row0 < a->tile ? a->rows - row0 : a->tile;
-    const uint r = team / count, m = team % count;
-    global const uchar *w = a->w + s->matrix + (ulong)row0 * a->row_bytes;
-    float sum = 0.0f;
+    const uint item = st_item(), team = item / 16, j = item % 16, outputs = a->here * a->joint * count;
     for (uint from = 0; from < a->n; from += a->chunk) {
         const uint some = a->n - from < a->chunk ? a->n - from : a->chunk;
         const uint at = from / PART_ELEMS(type) * PART_BYTES(type), bytes = some / PART_ELEMS(type) * PART_BYTES(type);
-        rows_stage(a, tile, w, rows, at, bytes);
-        for (uint i = item; i < count * some; i += GROUP)
-            x[i] = ((global const float *)(a->x + (ulong)rows_input(a, m0 + i / some) * a->stride))[from + i % some];
+        rows_stage(a, s, tile, at, bytes);
+        rows_stage_inputs(a, x, m0, count, from, some);
+        st_copies_wait(0);
         st_barrier();
-        if (r < rows)
-            sum = rows_sum(type, rows_at(a, tile, w, r, at, bytes), x + m * some, grid, some, j, sum);
-        st_barrier();
-    }
-    /* sums[j] += sums[j + 8], + 4, + 2, + 1 */
-    for (uint step = 8; step > 0; step /= 2) {
-        sums[item] = sum;
-        st_barrier();
-        if (j < step)
-            sum = sum + sums[item + step];
+        for (uint o = team; o < outputs; o += GROUP / 16) {
+            local float *sum = sums + o * ST_ROWS_TEAM + j;
+            *sum = rows_sum(type, rows_at(a, s, tile, o / count, at, bytes), x + o % count * some, grid, some, j,
+                            from == 0 ? 0.0f : *sum);
+        }
         st_barrier();
     }
-    if (r < rows && j == 0)
-        a->y[(ulong)(m0 + m) * a->ldy + row0 + r] = a->scaled ? sum * s->scale : sum;
+    float total = 0.0f;
+    if (item < outputs)
+        total = rows_tree(sums + item * ST_ROWS_TEAM);
+    st_barrier();
+    if (item < outputs)
+        sums[item] = total;
+    st_barrier();
+    rows_finish(a, s, sums, m0, count);
 }
 
 #define ROWS_FLOAT(name, type)                                                                                            \
     KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
     {                                                                                                                     \
         LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
-        LOCAL_ARRAY(float, inputs, ST_ROWS_INPUTS);                                                                       \
-        LOCAL_ARRAY(float, sums, GROUP);                                                                                  \
+        LOCAL_ARRAY(uint4, inputs, ST_ROWS_INPUTS / 4);                                                                   \
+        LOCAL_ARRAY(float, sums, ST_ROWS_OUTPUTS *ST_ROWS_TEAM);                                                          \
         LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
-        const struct rows a = ROWS_VALUES;                                                                                \
+        ROWS_VALUES(a);                                                                                                   \
         const struct served s = rows_served(&a);                                                                          \
         if (s.from >= s.to)                                                                                               \
             return;                                                                                                       \
         part_load_grid(type, grid, GROUP);                                                                                \
         st_barrier();                                                                                                     \
         for (uint m = s.from; m < s.to; m += ST_MAX_ROWS)                                                                 \
-            rows_float(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, inputs, sums, grid);   \
+            rows_float(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, (local float *)inputs,  \
+                       sums, grid);                                                                                       \
     }
 
 #endif
