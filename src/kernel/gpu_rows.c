@@ -92,10 +92,11 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
         y > ROWS_LIMIT || (a->mode == ST_ROWS_ENTRY && a->most > ST_MAX_ROWS))
         return st_fail(err, STRATA_E_UNSUPPORTED, "products: no kernel for %u rows times %s [%u x %u]", a->total, info->name,
                        a->matrix[0].rows, a->n);
-    /* All columns at once, or the longest chunk that fits: a multiple of all blocks and of 16 bytes of Q8 activations. */
-    uint32_t columns = a->n, tile = tile_for(a, info, columns, count);
-    for (uint32_t parts = 2; tile == 0 && columns > 256; parts++) {
-        columns = divide_up(divide_up(a->n, parts), 256) * 256;
+    /* All columns at once, or the longest chunk that fits: a multiple of the block and of what the kernels go by. */
+    uint32_t columns = a->n, step = a->act == ST_ACT_F32 && info->block_elems < 256 ? 64 : 256;
+    uint32_t tile = tile_for(a, info, columns, count);
+    for (uint32_t parts = 2; tile == 0 && columns > step; parts++) {
+        columns = divide_up(divide_up(a->n, parts), step) * step;
         tile = tile_for(a, info, columns, count);
     }
     if (tile == 0)
