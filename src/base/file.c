@@ -174,6 +174,29 @@ enum strata_result st_out_skip(struct st_out *out, uint64_t size, struct strata_
     return STRATA_OK;
 }
 
+enum strata_result st_out_set_aside(struct st_out *out, uint64_t size, uint64_t *at, struct strata_error *err)
+{
+    *at = out->written;
+    return st_out_skip(out, size, err);
+}
+
+enum strata_result st_out_write_at(const struct st_out *out, uint64_t at, const void *data, size_t size,
+                                   struct strata_error *err)
+{
+    const char *p = data;
+    while (size) {
+        ssize_t k = pwrite(out->fd, p, size, (off_t)at);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return io_error(err, "cannot write", out->temp);
+        p += k;
+        at += (uint64_t)k;
+        size -= (size_t)k;
+    }
+    return STRATA_OK;
+}
+
 enum strata_result st_out_commit(struct st_out *out, struct strata_error *err)
 {
     enum strata_result r = flush_out(out, err);

@@ -31,6 +31,11 @@ enum strata_result st_out_open(const char *path, struct st_out *out, struct stra
 enum strata_result st_out_write(struct st_out *out, const void *data, size_t size, struct strata_error *err);
 /* Leaves a hole of size zero bytes. */
 enum strata_result st_out_skip(struct st_out *out, uint64_t size, struct strata_error *err);
+/* Sets the next size bytes aside, to be written with st_out_write_at: *at is where they begin. */
+enum strata_result st_out_set_aside(struct st_out *out, uint64_t size, uint64_t *at, struct strata_error *err);
+/* Writes into a part that was set aside. From any thread, also while others write elsewhere. */
+enum strata_result st_out_write_at(const struct st_out *out, uint64_t at, const void *data, size_t size,
+                                   struct strata_error *err);
 enum strata_result st_out_commit(struct st_out *out, struct strata_error *err);
 void st_out_abort(struct st_out *out);
 

@@ -16,7 +16,7 @@ static void show_progress(void *user, const char *tensor, size_t done, size_t to
 int st_cmd_synth(int argc, char **argv)
 {
     const char *type = "Q2_0", *out = NULL;
-    int64_t layers = 0, experts = 0, vocabulary = 0, rows = 0, seed = 0;
+    int64_t layers = 0, experts = 0, vocabulary = 0, rows = 0, seed = 0, threads = 0;
     bool header_only = false, mixed = false, terminal = isatty(STDERR_FILENO);
     int status;
     const struct st_opt options[] = {
@@ -30,6 +30,7 @@ int st_cmd_synth(int argc, char **argv)
         ST_INT("ple-rows", 0, &rows, 32, 4e9, "N", "rows of the n-gram table (default 320001536), a hole in the file"),
         ST_FLAG("header-only", 0, &header_only, "all weights are zero and a hole in the file"),
         ST_INT("seed", 's', &seed, 0, 9e15, "N", "seed of the weights (default 0)"),
+        ST_INT("threads", 't', &threads, 1, 1024, "N", "threads (default: one per physical core)"),
     };
     const struct st_usage usage = {
         "synth", "-o FILE [options]",
@@ -45,7 +46,7 @@ int st_cmd_synth(int argc, char **argv)
     const struct st_synth_options o = {.out = out, .type = info->id, .layers = (uint64_t)layers,
                                        .experts = (uint64_t)experts, .vocabulary = (uint64_t)vocabulary,
                                        .ngram_rows = (uint64_t)rows, .mixed = mixed, .header_only = header_only,
-                                       .seed = (uint64_t)seed, .progress = show_progress, .user = &terminal};
+                                       .seed = (uint64_t)seed, .threads = (int)threads, .progress = show_progress, .user = &terminal};
     struct st_synth_report report;
     struct strata_error err;
     enum strata_result r = st_synth(&o, &report, &err);

@@ -1,8 +1,11 @@
-/* Random models: values and blocks. A tensor's blocks are drawn from a pool of a few hundred random ones, so that writing
- * runs at the speed of memory whatever the type's encoder costs; rows differ because each of their blocks is drawn anew. */
+/* Random models: values and blocks. A tensor's blocks are drawn from a pool of a few hundred random ones, so that
+ * writing runs at the speed of memory whatever the type's encoder costs; rows differ because each of their blocks is
+ * drawn anew. A draw depends on its number alone, so workers share a tensor and any number of them gives the same
+ * bytes. */
 #include "model/synth.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +14,14 @@
 #include "model/families.h"
 #include "model/synth_job.h"
 
-enum { POOL = 512, MAX_BLOCK = 256, CHUNK = 1 << 20 };
+enum { POOL = 512, MAX_BLOCK = 256, CHUNK = 1 << 20, DRAWS_OF_NORMAL = 12, BLOCKS_OF_DRAW = 7 /* nine bits each */ };
+
+static const uint64_t step = 0x9E3779B97F4A7C15u;
 
 /* splitmix64: a counter and a mix, so equal seeds give equal files everywhere. */
 static uint64_t draw(uint64_t *state)
 {
-    uint64_t v = *state += 0x9E3779B97F4A7C15u;
+    uint64_t v = *state += step;
     v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
     v = (v ^ v >> 27) * 0x94D049BB133111EBu;
     return v ^ v >> 31;
@@ -32,7 +37,7 @@ static double uniform(uint64_t *state)
 static double normal(uint64_t *state)
 {
     double sum = -6;
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < DRAWS_OF_NORMAL; i++)
         sum += uniform(state);
     return sum;
 }
@@ -61,8 +66,8 @@ static int nearest_ue4m3(float v)
     return best;
 }
 
-/* The f16 scales of a block of a type that has no encoder, all set to d; the other bytes of these types are codes of which
- * every value is good. */
+/* The f16 scales of a block of a type that has no encoder, all set to d; the other bytes of these types are codes of
+ * which every value is good. */
 static void set_scale(int type, uint8_t *block, float d)
 {
     uint16_t half = st_f32_to_f16(d);
@@ -75,11 +80,8 @@ static void set_scale(int type, uint8_t *block, float d)
         for (int i = 0; i < 4; i++)
             block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
         break;
-    case ST_TYPE_NVFP4:
-        memset(block, nearest_ue4m3(2 * d), 4);
-        break;
-    default:
-        memcpy(block, &half, 2);
+    case ST_TYPE_NVFP4: memset(block, nearest_ue4m3(2 * d), 4); break;
+    default: memcpy(block, &half, 2);
     }
 }
 
@@ -95,52 +97,100 @@ static float deviation(const struct st_type_info *info, const uint8_t *blocks, s
     return (float)sqrt(sum / (double)(n * info->block_elems));
 }
 
-/* POOL random blocks whose values have the deviation spread. */
-static void fill_pool(const struct st_type_info *info, float spread, uint64_t *state, uint8_t *pool)
+/* A matrix on its way into the file. */
+struct matrix {
+    const struct st_synth_tensor *t;
+    const struct st_type_info *info;
+    const struct st_out *out;
+    uint64_t at;                /* where the data begins */
+    uint64_t pool_state, state; /* before the first draw of the pool, and of the chunks */
+    uint64_t blocks;
+    uint8_t *pool;
+    _Atomic uint64_t next; /* chunk that nobody has claimed */
+    _Atomic int failed;    /* enum strata_result of the first worker that failed */
+    struct strata_error why;
+};
+
+/* This worker's part of POOL random blocks whose values have the deviation spread. */
+static void encode_pool(void *arg, struct st_worker *w)
 {
+    struct matrix *m = arg;
+    const struct st_type_info *info = m->info;
     float v[MAX_BLOCK];
-    if (!info->encode)
-        for (size_t i = 0; i < POOL * info->block_bytes; i++)
-            pool[i] = (uint8_t)draw(state);
-    for (size_t b = 0; b < POOL; b++) {
-        uint8_t *block = pool + b * info->block_bytes;
-        for (uint32_t i = 0; info->encode && i < info->block_elems; i++)
-            v[i] = (float)(normal(state) * (double)spread);
-        if (info->encode)
-            info->encode(v, block, info->block_elems, NULL);
-        else
-            set_scale(info->id, block, 1);
+    size_t from, to;
+    st_share(w, POOL, 1, &from, &to);
+    uint64_t state = m->pool_state + step * DRAWS_OF_NORMAL * info->block_elems * from;
+    for (size_t b = from; b < to; b++) {
+        for (uint32_t i = 0; i < info->block_elems; i++)
+            v[i] = (float)(normal(&state) * (double)m->t->spread);
+        info->encode(v, m->pool + b * info->block_bytes, info->block_elems, NULL);
     }
-    if (!info->encode) {
-        float d = spread / deviation(info, pool, POOL);
-        for (size_t b = 0; b < POOL; b++)
-            set_scale(info->id, pool + b * info->block_bytes, d);
+}
+
+/* The same for a type without an encoder. */
+static void draw_pool(struct matrix *m)
+{
+    const struct st_type_info *info = m->info;
+    uint64_t state = m->pool_state;
+    for (size_t i = 0; i < POOL * info->block_bytes; i++)
+        m->pool[i] = (uint8_t)draw(&state);
+    for (size_t b = 0; b < POOL; b++)
+        set_scale(info->id, m->pool + b * info->block_bytes, 1);
+    float d = m->t->spread / deviation(info, m->pool, POOL);
+    for (size_t b = 0; b < POOL; b++)
+        set_scale(info->id, m->pool + b * info->block_bytes, d);
+}
+
+/* Chunks of about a MiB, claimed one after the other: made in the worker's memory, then written where they belong. */
+static void write_chunks(void *arg, struct st_worker *w)
+{
+    struct matrix *m = arg;
+    const struct st_type_info *info = m->info;
+    uint8_t *chunk = w->scratch;
+    uint64_t per_chunk = CHUNK / info->block_bytes, draws = (per_chunk + BLOCKS_OF_DRAW - 1) / BLOCKS_OF_DRAW;
+    for (;;) {
+        uint64_t k = atomic_fetch_add(&m->next, 1), first = k * per_chunk, state = m->state + step * draws * k,
+                 bits = 0;
+        if (first >= m->blocks || atomic_load(&m->failed))
+            return;
+        size_t n = (size_t)(m->blocks - first < per_chunk ? m->blocks - first : per_chunk);
+        for (size_t i = 0; i < n; i++) {
+            if (i % BLOCKS_OF_DRAW == 0)
+                bits = draw(&state);
+            memcpy(chunk + i * info->block_bytes, m->pool + (bits % POOL) * info->block_bytes, info->block_bytes);
+            bits /= POOL;
+        }
+        struct strata_error err;
+        int none = 0;
+        enum strata_result r =
+            st_out_write_at(m->out, m->at + first * info->block_bytes, chunk, n * info->block_bytes, &err);
+        if (r && atomic_compare_exchange_strong(&m->failed, &none, (int)r))
+            m->why = err;
     }
 }
 
 static enum strata_result write_matrix(const struct st_synth_tensor *t, struct st_out *out, struct strata_error *err)
 {
-    const struct st_type_info *info = st_type_info((int)t->type);
-    uint64_t state = tensor_seed(t), blocks = t->ne[0] / info->block_elems * t->ne[1] * t->ne[2] * t->ne[3];
-    size_t per_chunk = CHUNK / info->block_bytes;
-    uint8_t *pool = malloc((size_t)POOL * info->block_bytes), *chunk = malloc(CHUNK);
-    enum strata_result r = pool && chunk ? STRATA_OK : st_fail(err, STRATA_E_MEMORY, "%s: no memory", t->name);
+    struct matrix m = {.t = t, .info = st_type_info((int)t->type), .out = out, .pool_state = tensor_seed(t)};
+    const struct st_type_info *info = m.info;
+    m.blocks = t->ne[0] / info->block_elems * t->ne[1] * t->ne[2] * t->ne[3];
+    m.state =
+        m.pool_state + step * POOL * (info->encode ? (uint64_t)DRAWS_OF_NORMAL * info->block_elems : info->block_bytes);
+    m.pool = malloc((size_t)POOL * info->block_bytes);
+    enum strata_result r = m.pool ? STRATA_OK : st_fail(err, STRATA_E_MEMORY, "%s: no memory", t->name);
     if (!r)
-        fill_pool(info, t->spread, &state, pool);
-    while (!r && blocks) {
-        size_t n = blocks < per_chunk ? (size_t)blocks : per_chunk;
-        uint64_t bits = 0;
-        for (size_t i = 0; i < n; i++) {
-            if (i % 7 == 0) /* nine bits a block */
-                bits = draw(&state);
-            memcpy(chunk + i * info->block_bytes, pool + (bits % POOL) * info->block_bytes, info->block_bytes);
-            bits /= POOL;
-        }
-        r = st_out_write(out, chunk, n * info->block_bytes, err);
-        blocks -= n;
+        r = st_out_set_aside(out, m.blocks * info->block_bytes, &m.at, err);
+    if (!r) {
+        if (info->encode)
+            st_team_run(t->job->team, encode_pool, &m);
+        else
+            draw_pool(&m);
+        st_team_run(t->job->team, write_chunks, &m);
+        r = (enum strata_result)atomic_load(&m.failed);
+        if (r)
+            *err = m.why;
     }
-    free(pool);
-    free(chunk);
+    free(m.pool);
     return r;
 }
 
@@ -252,11 +302,14 @@ enum strata_result st_synth_tokenizer(struct st_gguf_writer *w, uint64_t count, 
     return r;
 }
 
-enum strata_result st_synth(const struct st_synth_options *options, struct st_synth_report *report, struct strata_error *err)
+enum strata_result st_synth(const struct st_synth_options *options, struct st_synth_report *report,
+                            struct strata_error *err)
 {
     const struct st_synth_family *family = &st_qwen4exp_synth;
     struct st_synth_job job = {.options = options};
-    enum strata_result r = st_gguf_writer_create(&job.writer, err);
+    enum strata_result r = st_team_create(options->threads ? options->threads : st_cpu_cores(), CHUNK, &job.team, err);
+    if (!r)
+        r = st_gguf_writer_create(&job.writer, err);
     if (!r)
         r = family->plan(&job, err);
     if (!r)
@@ -267,5 +320,6 @@ enum strata_result st_synth(const struct st_synth_options *options, struct st_sy
         free(job.tensors[i]);
     free(job.tensors);
     st_gguf_writer_free(job.writer);
+    st_team_free(job.team);
     return r;
 }

@@ -16,6 +16,7 @@ struct st_synth_options {
     bool mixed;         /* the types of matrices go round over tensors, so that one small file has many of them */
     bool header_only;   /* all data is a hole: shapes are right, weights are zero, the file takes no space */
     uint64_t seed;
+    int threads; /* default: one per physical core */
     /* Called before each tensor is written; may be NULL. */
     void (*progress)(void *user, const char *tensor, size_t done, size_t total);
     void *user;
@@ -27,7 +28,8 @@ struct st_synth_report {
     uint64_t bytes; /* of the file, holes included */
 };
 
-/* Streams the file: memory does not grow with it. The same options give the same bytes. */
+/* Streams the file: memory does not grow with it. The same options give the same bytes, with any number
+ * of threads. */
 enum strata_result st_synth(const struct st_synth_options *options, struct st_synth_report *report, struct strata_error *err);
 
 #endif

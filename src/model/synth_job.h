@@ -3,6 +3,7 @@
 #ifndef ST_MODEL_SYNTH_JOB_H
 #define ST_MODEL_SYNTH_JOB_H
 
+#include "base/team.h"
 #include "format/gguf_write.h"
 #include "model/synth.h"
 
@@ -26,6 +27,7 @@ struct st_synth_tensor {
 struct st_synth_job {
     const struct st_synth_options *options;
     struct st_gguf_writer *writer;
+    struct st_team *team;
     struct st_synth_tensor **tensors;
     size_t n_tensors, capacity, done;
 };

@@ -73,6 +73,21 @@ static void equal_seeds_give_equal_files_and_others_do_not(void **state)
     st_gguf_close(c);
 }
 
+static void any_number_of_threads_gives_the_same_file(void **state)
+{
+    (void)state;
+    for (int mixed = 0; mixed < 2; mixed++) { /* types with an encoder, and IQ1_M, which has none */
+        struct st_synth_options o = {.type = ST_TYPE_IQ1_M, .layers = 1, .experts = 6, .vocabulary = 512, .mixed = mixed, .threads = 1};
+        struct st_gguf *a = make(o, "one");
+        o.threads = 5;
+        struct st_gguf *b = make(o, "five");
+        assert_int_equal(a->shards[0].map.size, b->shards[0].map.size);
+        assert_memory_equal(a->shards[0].map.data, b->shards[0].map.data, a->shards[0].map.size);
+        st_gguf_close(a);
+        st_gguf_close(b);
+    }
+}
+
 static void every_type_has_finite_values_of_the_wanted_size(void **state)
 {
     (void)state;
@@ -115,6 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_real_shape_has_the_released_names_sizes_and_constants),
         cmocka_unit_test(equal_seeds_give_equal_files_and_others_do_not),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_file),
         cmocka_unit_test(every_type_has_finite_values_of_the_wanted_size),
         cmocka_unit_test(shapes_that_make_no_model_are_refused),
     };
