@@ -5,6 +5,8 @@
 
 #include "base/result.h"
 
+static const size_t START = SIZE_MAX; /* the line of an event that a pass begins with */
+
 /* Room for one more event and line. */
 static enum strata_result grow(struct st_profile *p, struct strata_error *err)
 {
@@ -49,8 +51,7 @@ enum strata_result st_profile_start(struct st_profile *p, struct st_device *dev,
     if (p->dev && p->dev != dev)
         return st_fail(err, STRATA_E_ARGUMENT, "profile: %s was profiled before, now %s: one device only", p->dev->name, dev->name);
     p->dev = dev;
-    p->used = 0;
-    return record(p, 0, err);
+    return record(p, START, err);
 }
 
 enum strata_result st_profile_mark(struct st_profile *p, const char *op, const char *kernel, struct strata_error *err)
@@ -71,6 +72,8 @@ enum strata_result st_profile_collect(struct st_profile *p, struct strata_error 
     enum strata_result r = STRATA_OK;
     for (size_t i = 1; i < p->used && !r; i++) {
         double microseconds = 0;
+        if (p->line[i] == START)
+            continue;
         r = p->dev->table->event_elapsed(p->events[i - 1], p->events[i], &microseconds, err);
         p->lines[p->line[i]].microseconds += microseconds;
         p->lines[p->line[i]].launches++;

@@ -14,9 +14,9 @@ struct st_profile_line {
 struct st_profile {
     struct st_profile_line *lines; /* owned; in the order of first use */
     size_t count, capacity;
-    /* Events of the pass under way: the first before its first launch, the others each after one. */
+    /* Events of the passes under way: one before the first launch of each, the others each after a launch. */
     struct st_event **events;
-    size_t *line; /* of each event but the first */
+    size_t *line;
     size_t used, room;
     struct st_device *dev; /* that made the events */
 };
@@ -25,7 +25,7 @@ struct st_profile {
 enum strata_result st_profile_start(struct st_profile *p, struct st_device *dev, struct strata_error *err);
 /* Marks the end of a launch. */
 enum strata_result st_profile_mark(struct st_profile *p, const char *op, const char *kernel, struct strata_error *err);
-/* Adds the times of a pass whose work is done. */
+/* Adds the times of all passes marked since the last call; their work is done. */
 enum strata_result st_profile_collect(struct st_profile *p, struct strata_error *err);
 /* Sorts the lines, most time first. */
 void st_profile_sort(struct st_profile *p);

@@ -355,9 +355,9 @@ static enum strata_result device_finish(struct st_stage *stage, struct strata_er
     }
     if (!r)
         r = st_wait_event(d->dev, f->done, err);
-    if (!r && stage->profile)
-        r = st_profile_collect(stage->profile, err);
     d->finished++;
+    if (!r && stage->profile && d->finished == d->begun)
+        r = st_profile_collect(stage->profile, err);
     return failed(d, r, f->rows, err);
 }
 

@@ -61,7 +61,7 @@ typedef uint64_t st_u64;
  * banks). */
 #define ST_ROWS_GROUP 128
 #define ST_ROWS_STAGE 512
-#define ST_ROWS_ROOM 1024
+#define ST_ROWS_ROOM 1088
 #define ST_ROWS_INPUTS 4096
 /* FP32 activations: outputs of a group, and floats for the partial sums of one (odd). */
 #define ST_ROWS_OUTPUTS 64
