@@ -30,7 +30,7 @@ static void print_mib(bool there, uint64_t bytes)
 static void print_devices(const struct st_plan *plan)
 {
     printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "KV", "recurrent",
-           "buffers", "rows", "scratch", "total", "available", "reserve", "driver");
+           "buffers", "rows", "scratch", "total", "available", "reserve", "taken");
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         const struct st_stage_size *z = &s->size;
@@ -47,7 +47,7 @@ static void print_devices(const struct st_plan *plan)
         print_mib(true, z->total);
         print_mib(device, s->limit);
         print_mib(device, s->reserve);
-        print_mib(device, s->driver);
+        print_mib(device, s->taken);
         putchar('\n');
     }
 }
@@ -112,7 +112,7 @@ static json_t *stage_json(const struct st_plan_stage *s)
     json_object_set_new(out, "token", time);
     if (s->found >= 0)
         json_object_set_new(out, "memory",
-                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "driver", (json_int_t)s->driver,
+                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken", (json_int_t)s->taken,
                                       "free", (json_int_t)s->free, "reserve", (json_int_t)s->reserve, "available",
                                       (json_int_t)s->limit));
     return out;

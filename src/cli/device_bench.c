@@ -24,6 +24,7 @@ static void print_measured(const struct st_device *dev)
     printf("  an empty kernel, launched              %8.2f us\n", m->launch_us);
     if (m->replay_us > 0)
         printf("  an empty kernel, in a replayed graph   %8.2f us\n", m->replay_us);
+    printf("  a small kernel behind another one      %8.2f us\n", m->step_us);
     printf("  launch, run, seen by the host          %8.2f us\n", m->notice_us);
     if (m->wait_us > 0)
         printf("  host's number seen by a queue          %8.2f us (%s)\n", m->wait_us,

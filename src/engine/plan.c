@@ -27,6 +27,7 @@ struct candidate {
     bool named;
     bool stated;          /* limit is the user's */
     uint32_t units;
+    uint64_t most;        /* bytes of one allocation; 0: not known */
     double out_rate;      /* to the host, bytes per second; 0: no link */
     double notice;        /* seconds until the host sees that the device is done */
     struct st_stage_size *layer; /* [layers] as stages of a single layer */
@@ -89,6 +90,13 @@ struct st_placement st_plan_placement(const struct st_placement *base, const str
 
 /* ---- candidates ---- */
 
+/* What is left for the one allocation of a stage. */
+static uint64_t room(const struct candidate *c)
+{
+    uint64_t left = c->stage.free - c->stage.reserve;
+    return c->most && c->most < left ? c->most : left;
+}
+
 /* The limit that --vram-limit states for a device; the last item that concerns it holds. */
 static enum strata_result stated_limit(const struct planner *p, struct candidate *c)
 {
@@ -101,8 +109,8 @@ static enum strata_result stated_limit(const struct planner *p, struct candidate
         if (!st_parse_size(size, n - (size_t)(size - at), &v))
             return st_fail(p->err, STRATA_E_ARGUMENT, "vram limit '%.*s' is no size", (int)n, at);
         if (mine) {
-            c->stated = v < c->stage.free - c->stage.reserve;
-            c->stage.limit = c->stated ? v : c->stage.free - c->stage.reserve;
+            c->stated = v < room(c);
+            c->stage.limit = c->stated ? v : room(c);
         }
         at += n + (at[n] == ',');
     }
@@ -167,13 +175,14 @@ static enum strata_result add_device(struct planner *p, int i)
     enum strata_result r = dev->table->memory(dev->rt, &s->free, &s->memory, p->err);
     if (r)
         return r;
-    s->driver = dev->driver_bytes;
+    s->taken = s->memory - s->free;
+    c->most = found->info.max_allocation;
     s->reserve = found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
     s->reserve = s->reserve < s->free ? s->reserve : s->free;
-    s->limit = s->free - s->reserve;
+    s->limit = room(c);
     s->memory_rate = m->copy_rate;
     s->link_rate = m->in_rate;
-    s->launch_seconds = (m->replay_us > 0 ? m->replay_us : m->launch_us) * 1e-6;
+    s->launch_seconds = m->step_us * 1e-6;
     c->out_rate = m->out_rate;
     c->notice = m->notice_us * 1e-6;
     return stated_limit(p, c);
@@ -451,6 +460,8 @@ static enum strata_result too_small(const struct planner *p, const struct st_pla
     char why[120];
     if (c && c->stated)
         snprintf(why, sizeof why, "as --vram-limit says");
+    else if (c && s->limit == c->most)
+        snprintf(why, sizeof why, "its driver allows no larger allocation");
     else
         snprintf(why, sizeof why, "%llu are free and %llu of them stay so", (unsigned long long)s->free,
                  (unsigned long long)s->reserve);

@@ -23,8 +23,8 @@ struct st_plan_stage {
     struct st_stage_size size;
     /* Of a device's memory, in bytes; 0 for the CPU: */
     uint64_t memory;  /* all of it */
-    uint64_t driver;  /* taken by opening the device: context and kernels */
-    uint64_t free;    /* after that */
+    uint64_t taken;   /* once the device is open: by the driver's context, its kernels, and other programs */
+    uint64_t free;    /* the rest */
     uint64_t reserve; /* of free, stays free */
     uint64_t limit;   /* most that the stage may take: what is left, or less by request */
     struct st_plan_time time;

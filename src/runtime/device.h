@@ -105,6 +105,7 @@ struct st_device {
         double out_rate;  /* bytes per second to it */
         double launch_us; /* one launch of a kernel that does nothing, queue busy */
         double replay_us; /* the same inside a replayed graph, 0 without graphs */
+        double step_us;   /* a small kernel that reads what the one before wrote, replayed where there are graphs */
         double notice_us; /* from an event's end to the host's next launch running */
         double wait_us;   /* from a host's store to the end of a queue's wait for the number, 0 where there is none */
         bool wait_value;  /* a queue may wait for a number in host memory, and that is quicker than the host */

@@ -9,6 +9,7 @@
  *                      a modelled clock
  *   launch=US          microseconds of a launch (3 when absent), of the modelled clock and of predictions
  *   driver=SIZE        memory that the first image takes, as drivers do
+ *   max=SIZE           largest single allocation
  *   lanes=32|64        width of a wave; that of the architecture when absent
  *   images=A+B         architectures that there are images for (build: those of this build); its own when absent
  *   nogeneric          the driver does not load images for a family
@@ -72,6 +73,15 @@ static bool parse_amount(const char *text, double unit, double *out)
     return true;
 }
 
+static bool parse_size(const char *text, uint64_t *out)
+{
+    double amount;
+    if (!parse_amount(text, 1024, &amount))
+        return false;
+    *out = (uint64_t)amount;
+    return true;
+}
+
 static bool copy_text(char *dst, size_t size, const char *text)
 {
     return *text && (size_t)snprintf(dst, size, "%s", text) < size;
@@ -113,7 +123,6 @@ static bool parse_images(const char *text, char *out, size_t size)
 
 static bool parse_option(struct st_sim_spec *s, const char *option)
 {
-    double amount;
     const char *value = strchr(option, '=');
     if (!value) {
         static const char *const names[] = {"nogeneric", "integrated", "display", "nograph", "nopeer", "nomap"};
@@ -123,10 +132,7 @@ static bool parse_option(struct st_sim_spec *s, const char *option)
                 *flags[i] = i != 0;
                 return true;
             }
-        if (!parse_amount(option, 1024, &amount))
-            return false;
-        s->memory = (uint64_t)amount;
-        return true;
+        return parse_size(option, &s->memory);
     }
     const struct {
         const char *name;
@@ -145,11 +151,10 @@ static bool parse_option(struct st_sim_spec *s, const char *option)
         return parse_amount(value, 1000, &s->link);
     if (length == 6 && strncmp(option, "launch", 6) == 0)
         return parse_amount(value, 1000, &s->launch);
-    if (length == 6 && strncmp(option, "driver", 6) == 0) {
-        bool good = parse_amount(value, 1024, &amount);
-        s->driver = good ? (uint64_t)amount : 0;
-        return good;
-    }
+    if (length == 6 && strncmp(option, "driver", 6) == 0)
+        return parse_size(value, &s->driver);
+    if (length == 3 && strncmp(option, "max", 3) == 0)
+        return parse_size(value, &s->most);
     if (length == 3 && strncmp(option, "pci", 3) == 0)
         return parse_pci(value, s->pci);
     if (length == 4 && strncmp(option, "uuid", 4) == 0)
@@ -260,7 +265,7 @@ static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_de
                                    .max_group = ST_FIBERS_MAX,
                                    .local_bytes = LOCAL_BYTES,
                                    .memory = s->memory,
-                                   .max_allocation = s->memory};
+                                   .max_allocation = s->most ? s->most : s->memory};
     snprintf(out->model, sizeof out->model, "%s", s->model);
     snprintf(out->arch, sizeof out->arch, "%s", s->arch);
     snprintf(out->arch_driver, sizeof out->arch_driver, "%s", s->arch);
@@ -415,6 +420,9 @@ static enum strata_result allocate_locked(struct st_rt_device *dev, uint64_t siz
     if (++dev->allocations == dev->spec->oom)
         return st_fail(err, STRATA_E_LIMIT, "%s: allocation %u finds no memory, as was asked for", dev->name,
                        dev->allocations);
+    if (dev->spec->most && size > dev->spec->most)
+        return st_fail(err, STRATA_E_LIMIT, "%s: no allocation of %llu bytes, the largest has %llu", dev->name,
+                       (unsigned long long)size, (unsigned long long)dev->spec->most);
     if (size == 0 || size > dev->spec->memory - dev->used)
         return st_fail(err, STRATA_E_LIMIT, "%s: no memory for %llu bytes, %llu of %llu are free", dev->name,
                        (unsigned long long)size, (unsigned long long)(dev->spec->memory - dev->used),

@@ -21,6 +21,7 @@ struct st_sim_spec {
     double bandwidth, link; /* bytes per second; 0: not modelled */
     double launch;          /* microseconds of a launch; 0: not stated */
     uint64_t driver;        /* bytes of memory that opening takes */
+    uint64_t most;          /* bytes of one allocation; 0: as many as there are */
     uint32_t lanes, units;
     uint32_t oom;      /* this allocation fails */
     uint32_t refuse;   /* this launch is refused, the device goes on */

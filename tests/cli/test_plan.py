@@ -26,7 +26,7 @@ def the_table_names_every_device_with_its_bytes_and_says_what_decides():
     code, out, err = strata("plan", "-m", MODEL, "--device", f"{PAIR},cpu", "--layer-split", "4,3,1")
     assert code == 0 and err == "", err
     lines = out.splitlines()
-    for column in ("layers", "weights", "KV", "recurrent", "buffers", "rows", "scratch", "total", "available", "reserve", "driver"):
+    for column in ("layers", "weights", "KV", "recurrent", "buffers", "rows", "scratch", "total", "available", "reserve", "taken"):
         assert column in lines[0], lines[0]
     assert lines[1].split()[:3] == ["sim:0", "gfx1100", "0..3"], lines[1]
     assert lines[2].split()[:3] == ["sim:1", "gfx1201", "4..6"], lines[2]
@@ -45,7 +45,7 @@ def the_json_form_adds_up():
         parts = [s[k] for k in ("weights", "buffers", "rows", "scratch")] + [s["kv"] + s["recurrent"]]
         assert sum((n + 255) // 256 * 256 for n in parts) == s["total"], s
         m = s["memory"]
-        assert m["free"] == m["total"] - m["driver"] and m["available"] == m["free"] - m["reserve"], m
+        assert m["free"] == m["total"] - m["taken"] and m["available"] == m["free"] - m["reserve"], m
     assert p["host"]["page_locked"] == first["page_locked"] + last["page_locked"], p
     assert p["host"]["file"] == os.path.getsize(MODEL), p
     time = sum(s["token"][k] for s in p["stages"] for k in ("memory_seconds", "launch_seconds", "link_seconds"))

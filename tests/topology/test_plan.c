@@ -48,7 +48,7 @@ static void assert_allocated(struct strata_engine *e)
         }
         assert_int_equal(stage->weight_bytes, s->size.weights);
         st_sim_usage(e->opened[k]->rt, &device, &host);
-        assert_int_equal(device, s->size.total + s->driver);
+        assert_int_equal(device, s->size.total + s->taken);
         /* The buffers before and behind a stage are locked by it too. */
         uint64_t beside = (uint64_t)ST_STAGE_PASSES * ((k > 0) + (k + 1 < e->n_stages));
         uint64_t buffer = e->n_stages > 1 ? h->hand_off / ST_STAGE_PASSES / (uint64_t)(e->n_stages - 1) : 0;
@@ -191,12 +191,29 @@ static void what_the_driver_takes_and_a_display_needs_is_not_given_out(void **st
     struct strata_engine_options o = options("sim:gfx1100:8G:driver=300M:display", NULL);
     struct st_plan_stage s = plan_of(&o).stage[0];
     assert_int_equal(s.memory, 8ull << 30);
-    assert_int_equal(s.driver, 300ull << 20);
-    assert_int_equal(s.free, s.memory - s.driver);
+    assert_int_equal(s.taken, 300ull << 20);
+    assert_int_equal(s.free, s.memory - s.taken);
     assert_int_equal(s.reserve, 1ull << 30);
     assert_int_equal(s.limit, s.free - s.reserve);
     o = options("sim:gfx1100:8G", NULL);
     assert_int_equal(plan_of(&o).stage[0].reserve, 512ull << 20);
+}
+
+static void no_stage_is_larger_than_what_its_driver_gives_at_once(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine *e;
+    char devices[64];
+    struct strata_engine_options o = options("sim:gfx1100:8G", NULL);
+    uint64_t total = plan_of(&o).stage[0].size.total;
+    o.devices = devices;
+    snprintf(devices, sizeof devices, "sim:gfx1100:8G:max=%llu", (unsigned long long)total);
+    assert_ok(strata_engine_create(f.model, &o, &e, &err), &err);
+    strata_engine_free(e);
+    snprintf(devices, sizeof devices, "sim:gfx1100:8G:max=%llu", (unsigned long long)total - 1);
+    assert_int_equal(st_engine_plan_only(f.model, &o, &e, &err), STRATA_E_DEVICE);
+    assert_non_null(strstr(err.text, "no larger allocation"));
 }
 
 static void chunks_grow_as_far_as_the_memory_goes(void **state)
@@ -432,6 +449,7 @@ int main(void)
         cmocka_unit_test(one_byte_less_than_planned_on_a_device_is_refused_before_loading),
         cmocka_unit_test(one_byte_less_than_planned_of_host_memory_is_refused),
         cmocka_unit_test(what_the_driver_takes_and_a_display_needs_is_not_given_out),
+        cmocka_unit_test(no_stage_is_larger_than_what_its_driver_gives_at_once),
         cmocka_unit_test(chunks_grow_as_far_as_the_memory_goes),
         cmocka_unit_test(larger_chunks_cost_a_token_two_percent_at_most),
         cmocka_unit_test(a_device_that_only_slows_things_down_is_left_out_by_name),
