@@ -31,19 +31,21 @@
     X(NGRAM_GATHER, "st_ngram_gather", "ngram", "pcciiii", 256, 1, 1, true)                                            \
     X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true)                                             \
     X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppcccccciii", 256, 1, 1, true)                                            \
-    X(GDN_CONV, "st_gdn_conv", "gdn", "ppcccccii", 256, 1, 1, true)                                                    \
-    X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                         \
-    X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                       \
-    X(GDN_STEP_64, "st_gdn_step_64", "gdn", "ppccccccccciiiif", 256, 1, 1, true)                                       \
-    X(QSA_HEADS, "st_qsa_heads", "qsa", "ppppcccccccccciiiiiiiiif", 256, 1, 1, true)                                   \
-    X(QSA_POOL, "st_qsa_pool", "qsa", "pccccccccciiiiiif", 256, 1, 1, true)                                            \
-    X(QSA_RING, "st_qsa_ring", "qsa", "ppcccciii", 256, 1, 1, true)                                                    \
+    X(GDN_PREPARE, "st_gdn_prepare", "gdn", "ppccccccccciiiiiif", 256, 1, 1, true)                                     \
+    X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \
+    X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \
+    X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiii", 128, 1, 1, true)                                             \
+    X(GDN_FINISH, "st_gdn_finish", "gdn", "ppccccciiiiiif", 256, 1, 1, true)                                           \
+    X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiif", 256, 1, 1, true)                             \
     X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true)                                                \
-    X(QSA_CHOOSE, "st_qsa_choose", "qsa", "ppcciiiii", 256, 1, 1, true)                                                \
+    X(QSA_SCORE_TILE, "st_qsa_score_tile", "qsa", "pcccciiiiiii", 256, 1, 1, true)                                     \
+    X(QSA_CHOOSE, "st_qsa_choose", "qsa", "ppppccccciiiiiii", 256, 1, 1, true)                                         \
     X(QSA_DENSE, "st_qsa_dense", "qsa", "pi", 256, 1, 1, true)                                                         \
-    X(QSA_ATTEND, "st_qsa_attend", "qsa", "ppccccccciiiiiiii", 128, 1, 1, true)                                        \
+    X(QSA_ATTEND_4, "st_qsa_attend_4", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true)                                   \
+    X(QSA_ATTEND_12, "st_qsa_attend_12", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true)                                 \
     X(QSA_JOIN, "st_qsa_join", "qsa", "pccciiii", 128, 1, 1, true)                                                     \
     X(ROUTE_CHOOSE, "st_route_choose", "route", "pppcii", 256, 1, 1, true)                                             \
+    X(ROUTE_WINDOW, "st_route_window", "route", "ppppppciii", 256, 1, 1, true)                                         \
     X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true)                                                  \
     X(ROUTE_SUM, "st_route_sum", "route", "pi", 256, 1, 1, true)                                                       \
     X(ROUTE_PLACE, "st_route_place", "route", "ppcci", 256, 1, 1, true)                                                \

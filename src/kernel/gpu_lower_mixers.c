@@ -6,9 +6,11 @@
 enum {
     ITEMS = 256,
     DIM_MAX = 256,  /* of attention heads and of the recurrence's keys */
-    SPLITS_MAX = 16,
-    SPLIT_POSITIONS = 128, /* fewest positions that are worth a group of their own */
-    SCORE_ROWS = 256,      /* rows of a prompt whose block scores are kept at once */
+    ATTEND_TILE = 64,      /* positions that an attention group takes at a time */
+    SPLITS_MAX = 64,
+    SCORE_TILE_ROWS = 16,  /* rows and blocks of a tile of scores */
+    SCORE_TILE_BLOCKS = 64,
+    SCORE_BYTES = 64 << 20, /* of a prompt's block scores that are kept at once */
 };
 
 static uint32_t groups(uint64_t n)
@@ -222,44 +224,75 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
 
 /* ---- gated delta network ---- */
 
+/* Runs of rows of one sequence, at most. A window's launches serve every window of its rows; prompts are lowered for each pass. */
+static uint32_t spans_of(const struct st_rows *rows)
+{
+    return (uint32_t)(rows->n <= ST_GPU_WINDOW ? rows->n : rows->n_spans);
+}
+
+/* The gates: see kernel/gpu/gdn.cl. */
+uint64_t st_gpu_scratch_gdn(const struct st_gdn *a, uint32_t rows, uint32_t units)
+{
+    (void)units;
+    return (uint64_t)rows * a->value_heads * 16;
+}
+
+static void put_gdn_shape(struct call *c, const struct st_gdn *a)
+{
+    put_int(c, (uint32_t)a->rows->n);
+    put_int(c, a->key_heads);
+    put_int(c, a->value_heads);
+    put_int(c, a->key_dim);
+    put_int(c, a->value_dim);
+    put_int(c, a->taps);
+    put_float(c, a->eps);
+}
+
 enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_target *t, struct st_gpu_list *list,
                                     struct strata_error *err)
 {
-    (void)t;
-    uint32_t n = (uint32_t)a->rows->n, parts = a->value_dim && ITEMS % a->value_dim == 0 ? ITEMS / a->value_dim : 0;
-    /* Rows of the state that a work-item holds: the kernels' names. */
-    uint32_t part = parts && a->key_dim % parts == 0 && a->key_dim <= DIM_MAX ? a->key_dim / parts : 0;
-    enum st_gpu_kernel step = part == 4 ? ST_GPU_GDN_STEP_4 : part == 16 ? ST_GPU_GDN_STEP_16 : ST_GPU_GDN_STEP_64;
-    if (part != 4 && part != 16 && part != 64)
+    enum { COLUMNS = 16, LANES_EACH = 8, HEADS_AT_ONCE = ITEMS / 32 };
+    uint32_t n = (uint32_t)a->rows->n, heads = 2 * a->key_heads + a->value_heads;
+    uint32_t units = (uint32_t)(((uint64_t)n * heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE);
+    enum st_gpu_kernel step = a->key_dim == 4 * LANES_EACH   ? ST_GPU_GDN_STEP_4
+                              : a->key_dim == 8 * LANES_EACH ? ST_GPU_GDN_STEP_8
+                                                             : ST_GPU_GDN_STEP_16;
+    if ((a->key_dim != 32 && a->key_dim != 64 && a->key_dim != 128) || a->value_dim % COLUMNS || a->value_dim > DIM_MAX)
         return st_fail(err, STRATA_E_UNSUPPORTED, "gated delta network: no kernel for a state of %u x %u", a->key_dim,
                        a->value_dim);
-    struct call c = call(list, ST_GPU_GDN_CONV, groups(a->channels), n);
+    struct call c = call(list, ST_GPU_GDN_PREPARE, units, 1);
     put(&c, a->c);
+    put_address(&c, t->scratch);
     put(&c, a->conv_state);
     put(&c, a->u);
     put(&c, a->conv);
-    put(&c, a->rows->slot);
-    put(&c, a->rows->pos);
-    put(&c, a->rows->span);
-    put_int(&c, a->channels);
-    put_int(&c, a->taps);
-    c = call(list, step, a->value_heads, n);
-    put(&c, a->o);
-    put(&c, a->state);
-    put(&c, a->c);
-    put(&c, a->z);
     put(&c, a->b);
     put(&c, a->a);
     put(&c, a->ssm_a);
     put(&c, a->dt_bias);
-    put(&c, a->gamma);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->pos);
+    put_gdn_shape(&c, a);
+    c = call(list, step, a->value_heads * (a->value_dim / COLUMNS), spans_of(a->rows));
+    put(&c, a->o);
+    put(&c, a->state);
+    put(&c, a->c);
+    put_address(&c, t->scratch);
     put(&c, a->rows->slot);
     put(&c, a->rows->span);
+    put_int(&c, n);
     put_int(&c, a->key_heads);
     put_int(&c, a->value_heads);
-    put_int(&c, a->key_dim);
     put_int(&c, a->value_dim);
-    put_float(&c, a->eps);
+    c = call(list, ST_GPU_GDN_FINISH, units, 1);
+    put(&c, a->o);
+    put(&c, a->conv_state);
+    put(&c, a->z);
+    put(&c, a->gamma);
+    put(&c, a->u);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->pos);
+    put_gdn_shape(&c, a);
     return STRATA_OK;
 }
 
@@ -270,32 +303,36 @@ static uint32_t positions_max(const struct st_qsa *a)
     return a->ratio && a->budget + a->ratio < a->context ? a->budget + a->ratio : a->context;
 }
 
-/* Groups that share the positions of one (row, head). It depends on the sizes of the model and of the context alone for windows,
- * so that a row has the same bits in any window; prompts have enough rows to fill a device. */
+/* Groups that share the positions of one row and some of its heads. It depends on the sizes of the model and of the context
+ * alone for windows, so that a row has the same bits in any window; prompts have enough rows to fill a device. */
 static uint32_t splits_of(const struct st_qsa *a, uint32_t rows)
 {
-    uint32_t splits = (positions_max(a) + SPLIT_POSITIONS - 1) / SPLIT_POSITIONS;
+    uint32_t splits = (positions_max(a) + ATTEND_TILE - 1) / ATTEND_TILE;
     return rows > ST_GPU_WINDOW || splits == 0 ? 1 : splits > SPLITS_MAX ? SPLITS_MAX : splits;
 }
 
-/* Scratch of attention: sums of values, then softmax states of the splits; before that the block scores in the same place. */
+/* Rows whose block scores are kept at once: all of a window. */
+static uint32_t scored_rows(const struct st_qsa *a, uint32_t rows)
+{
+    uint64_t fit = SCORE_BYTES / (4ull * (a->context / a->ratio + 1)) / SCORE_TILE_ROWS * SCORE_TILE_ROWS;
+    return rows <= SCORE_TILE_ROWS || fit < SCORE_TILE_ROWS ? (rows < SCORE_TILE_ROWS ? rows : SCORE_TILE_ROWS)
+           : rows < fit                                     ? rows
+                                                            : (uint32_t)fit;
+}
+
 static uint64_t acc_bytes(const struct st_qsa *a, uint32_t rows)
 {
     return (uint64_t)rows * a->heads * splits_of(a, rows) * a->head_dim * 4;
 }
 
+/* Scratch of attention: block scores; after them, in the same place, a window's sums of values and softmax states of its splits. */
 uint64_t st_gpu_scratch_qsa(const struct st_qsa *a, uint32_t rows, uint32_t units)
 {
     (void)units;
-    uint32_t window = rows < ST_GPU_WINDOW ? rows : ST_GPU_WINDOW, scored = rows < SCORE_ROWS ? rows : SCORE_ROWS;
-    uint64_t most = 0;
-    for (int i = 0; i < 2; i++) {
-        uint32_t n = i ? rows : window;
-        uint64_t bytes = acc_bytes(a, n) + (uint64_t)n * a->heads * splits_of(a, n) * 8;
-        most = bytes > most ? bytes : most;
-    }
-    uint64_t scores = a->ratio ? (uint64_t)scored * (a->context / a->ratio) * 4 : 0;
-    return scores > most ? scores : most;
+    uint32_t window = rows < ST_GPU_WINDOW ? rows : ST_GPU_WINDOW;
+    uint64_t bytes = acc_bytes(a, window) + (uint64_t)window * a->heads * splits_of(a, window) * 8;
+    uint64_t scores = a->ratio ? (uint64_t)scored_rows(a, rows) * (a->context / a->ratio) * 4 : 0;
+    return scores > bytes ? scores : bytes;
 }
 
 static uint32_t flags_of(const struct st_qsa *a)
@@ -306,16 +343,21 @@ static uint32_t flags_of(const struct st_qsa *a)
 static void lower_heads(const struct st_qsa *a, struct st_gpu_list *list)
 {
     uint32_t index = a->ratio ? a->index_heads : 0;
-    struct call c = call(list, ST_GPU_QSA_HEADS, a->heads + a->kv_heads + index, (uint32_t)a->rows->n);
+    struct call c = call(list, ST_GPU_QSA_HEADS, a->heads + a->kv_heads + index + (a->ratio != 0), (uint32_t)a->rows->n);
     put(&c, a->q);
     put(&c, a->k_cache);
     put(&c, a->v_cache);
     put_or(&c, a->iq, a->q);
+    put_or(&c, a->pooled, a->q);
     put(&c, a->k);
     put(&c, a->v);
+    put_or(&c, a->ik, a->k);
+    put_or(&c, a->raw_ring, a->k);
+    put_or(&c, a->axis_ring, a->k);
     put_or(&c, a->q_norm, a->k);
     put_or(&c, a->k_norm, a->k);
     put_or(&c, a->iq_norm, a->k);
+    put_or(&c, a->ik_norm, a->k);
     put(&c, a->rope->freq_at);
     put(&c, a->rope->axis_at);
     put(&c, a->rows->axis);
@@ -327,46 +369,23 @@ static void lower_heads(const struct st_qsa *a, struct st_gpu_list *list)
     put_int(&c, a->head_dim);
     put_int(&c, a->index_dim);
     put_int(&c, a->context);
+    put_int(&c, a->ratio);
     put_int(&c, a->rope->rot);
     put_int(&c, flags_of(a));
     put_int(&c, (uint32_t)a->kv_bytes);
     put_float(&c, a->eps);
 }
 
+/* Scores of the blocks, then the choice; the choice also stores raw keys, which the heads' launch still reads. */
 static void lower_index(const struct st_qsa *a, const struct st_gpu_target *t, struct st_gpu_list *list)
 {
-    uint32_t n = (uint32_t)a->rows->n, blocks = a->context / a->ratio, keep = a->budget / a->ratio;
-    struct call c = call(list, ST_GPU_QSA_POOL, 1, n);
-    put(&c, a->pooled);
-    put(&c, a->ik);
-    put(&c, a->raw_ring);
-    put(&c, a->axis_ring);
-    put(&c, a->ik_norm);
-    put(&c, a->rope->freq_at);
-    put(&c, a->rope->axis_at);
-    put(&c, a->rows->axis);
-    put(&c, a->rows->slot);
-    put(&c, a->rows->pos);
-    put_int(&c, a->index_dim);
-    put_int(&c, a->ratio);
-    put_int(&c, ST_QSA_RING);
-    put_int(&c, blocks);
-    put_int(&c, a->rope->rot);
-    put_int(&c, flags_of(a));
-    put_float(&c, a->eps);
-    c = call(list, ST_GPU_QSA_RING, 1, n);
-    put(&c, a->raw_ring);
-    put(&c, a->axis_ring);
-    put(&c, a->ik);
-    put(&c, a->rows->axis);
-    put(&c, a->rows->slot);
-    put(&c, a->rows->pos);
-    put_int(&c, n);
-    put_int(&c, a->index_dim);
-    put_int(&c, ST_QSA_RING);
-    for (uint32_t first = 0; first < n; first += SCORE_ROWS) {
-        uint32_t rows = n - first < SCORE_ROWS ? n - first : SCORE_ROWS;
-        c = call(list, ST_GPU_QSA_SCORE, groups(blocks), rows);
+    uint32_t n = (uint32_t)a->rows->n, blocks = a->context / a->ratio, keep = a->budget / a->ratio, step = scored_rows(a, n);
+    bool window = n <= ST_GPU_WINDOW;
+    for (uint32_t first = 0; first < n; first += step) {
+        uint32_t rows = n - first < step ? n - first : step;
+        struct call c = window ? call(list, ST_GPU_QSA_SCORE, (blocks + 31) / 32, rows)
+                               : call(list, ST_GPU_QSA_SCORE_TILE, (blocks + SCORE_TILE_BLOCKS - 1) / SCORE_TILE_BLOCKS,
+                                      (rows + SCORE_TILE_ROWS - 1) / SCORE_TILE_ROWS);
         put_address(&c, t->scratch);
         put(&c, a->iq);
         put(&c, a->pooled);
@@ -378,16 +397,25 @@ static void lower_index(const struct st_qsa *a, const struct st_gpu_target *t, s
         put_int(&c, keep);
         put_int(&c, blocks);
         put_int(&c, first);
+        if (!window)
+            put_int(&c, rows);
         c = call(list, ST_GPU_QSA_CHOOSE, 1, rows);
         put(&c, a->chosen);
         put(&c, a->chosen_count);
+        put(&c, a->raw_ring);
+        put(&c, a->axis_ring);
         put_address(&c, t->scratch);
+        put(&c, a->ik);
+        put(&c, a->rows->axis);
+        put(&c, a->rows->slot);
         put(&c, a->rows->pos);
         put_int(&c, a->ratio);
         put_int(&c, keep);
         put_int(&c, a->budget + a->ratio);
         put_int(&c, blocks);
         put_int(&c, first);
+        put_int(&c, n);
+        put_int(&c, a->index_dim);
     }
 }
 
@@ -403,8 +431,8 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
                                     struct strata_error *err)
 {
     uint32_t n = (uint32_t)a->rows->n, splits = splits_of(a, n), index_rot = a->ratio ? a->index_dim : a->rope->rot;
-    if (a->head_dim > DIM_MAX || a->index_dim > DIM_MAX || a->rope->rot / 2 > ITEMS || a->rope->rot > a->head_dim ||
-        a->rope->rot > index_rot)
+    if (a->head_dim > DIM_MAX || a->head_dim % 8 || a->index_dim > DIM_MAX || a->index_dim % 4 || a->rope->rot / 2 > ITEMS ||
+        a->rope->rot > a->head_dim || a->rope->rot > index_rot)
         return st_fail(err, STRATA_E_UNSUPPORTED, "attention: no kernel for heads of %u, index keys of %u, rotation of %u",
                        a->head_dim, a->index_dim, a->rope->rot);
     lower_heads(a, list);
@@ -412,8 +440,12 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
         lower_index(a, t, list);
     else
         lower_dense(a, list);
-    st_addr acc = t->scratch, state = t->scratch + acc_bytes(a, n);
-    struct call c = call(list, ST_GPU_QSA_ATTEND, a->heads * splits, n);
+    /* A window has few rows: its groups have fewer heads, so that there are more of them. */
+    uint32_t each = a->heads / a->kv_heads, at_once = n > ST_GPU_WINDOW && each > 4 ? 12 : 4;
+    st_addr acc = t->scratch, state = splits > 1 ? acc + acc_bytes(a, n) : acc; /* a prompt needs neither */
+    struct call c = call(list, at_once == 12 ? ST_GPU_QSA_ATTEND_12 : ST_GPU_QSA_ATTEND_4,
+                         a->kv_heads * ((each + at_once - 1) / at_once) * splits, n);
+    put(&c, a->out);
     put_address(&c, acc);
     put_address(&c, state);
     put(&c, a->q);
@@ -431,6 +463,8 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
     put_int(&c, flags_of(a));
     put_int(&c, (uint32_t)a->kv_bytes);
     put_int(&c, splits);
+    if (splits == 1)
+        return STRATA_OK;
     c = call(list, ST_GPU_QSA_JOIN, a->heads, n);
     put(&c, a->out);
     put_address(&c, acc);
@@ -449,7 +483,22 @@ void st_gpu_lower_choice(const struct st_route *a, struct st_gpu_list *list)
 {
     uint32_t n = (uint32_t)*a->n, entries = n * a->used;
     const struct st_routing *to = a->to;
-    struct call c = call(list, ST_GPU_ROUTE_CHOOSE, 1, n);
+    struct call c;
+    if (n <= ITEMS / 32 && a->used <= 32 && a->experts <= 512) {
+        c = call(list, ST_GPU_ROUTE_WINDOW, 1, 1);
+        put(&c, to->expert);
+        put(&c, to->weight);
+        put(&c, to->shared);
+        put(&c, to->first);
+        put(&c, to->entry);
+        put(&c, to->where);
+        put(&c, a->logits);
+        put_int(&c, n);
+        put_int(&c, a->experts);
+        put_int(&c, a->used);
+        return;
+    }
+    c = call(list, ST_GPU_ROUTE_CHOOSE, 1, n);
     put(&c, to->expert);
     put(&c, to->weight);
     put(&c, to->shared);

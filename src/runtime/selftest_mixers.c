@@ -1089,7 +1089,9 @@ static enum strata_result test_choice(struct st_test_run *run, uint32_t rows, ui
 
 enum strata_result st_test_route(struct st_test_run *run, struct strata_error *err)
 {
-    static const uint32_t shapes[][3] = {{3, 40, 4}, {1, 512, 10}, {8, 512, 10}, {100, 60, 3}, {5, 7, 7}, {70, 300, 8}};
+    static const uint32_t shapes[][3] = {{3, 40, 4}, {9, 512, 10}, {8, 512, 10}, {1, 512, 10},
+                                         {5, 7, 7},  {100, 60, 3}, {70, 300, 8}, {2, 700, 6},
+                                         {8, 90, 32}};
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < (run->options->quick ? 2 : sizeof shapes / sizeof *shapes) && r == STRATA_OK; i++)
         r = test_choice(run, shapes[i][0], shapes[i][1], shapes[i][2], err);

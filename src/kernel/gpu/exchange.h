@@ -59,4 +59,42 @@ INLINE float sum256(local uint *words, local float *partial, float v)
     return v;
 }
 
+/* Words of local memory that before256 needs. */
+#define BEFORE_WORDS (ST_LANES >= 32 ? 8 : 512)
+
+/* The sum of the values of the group's work-items before this one; *total of all 256. room may be used again after the next
+ * barrier. */
+INLINE uint before256(local uint *room, uint value, uint *total)
+{
+    const uint item = st_item();
+    uint sum = value; /* with this work-item's */
+#if ST_LANES >= 32
+    for (uint step = 1; step < 32; step *= 2) {
+        const uint other = st_shuffle(sum, item % 32 >= step ? st_lane() - step : st_lane());
+        sum += item % 32 >= step ? other : 0;
+    }
+    st_barrier();
+    if (item % 32 == 31)
+        room[item / 32] = sum;
+    st_barrier();
+    uint all = 0;
+    for (uint i = 0; i < 8; i++) {
+        sum += i < item / 32 ? room[i] : 0;
+        all += room[i];
+    }
+    *total = all;
+#else
+    st_barrier();
+    room[item] = sum;
+    for (uint step = 1, from = 0; step < 256; step *= 2, from = 256 - from) {
+        st_barrier();
+        sum += item >= step ? room[from + item - step] : 0;
+        room[256 - from + item] = sum;
+    }
+    st_barrier();
+    *total = room[255]; /* eight steps end in the first half */
+#endif
+    return sum - value;
+}
+
 #endif

@@ -1,122 +1,223 @@
-/* Gated delta network: short convolution, and the recurrence over the matrix state.
+/* Gated delta network in three launches: convolution with norms and gates, recurrence over the matrix state, output norm and gate.
+ * A row has the same bits in a window of any size and in a prompt.
  *
- * Recurrence: a group of 256 work-items has one value head of one span. Column e of the state belongs to 256 / value_dim
- * work-items, each with part of its rows in registers while the group goes through the span's rows, so that the state is read
- * and written once per pass. Neighbours have neighbouring columns: loads of the state are coalesced.
- * Limit: bytes of the state for windows (two times key_dim * value_dim * 4 per head), latency of a row for prompts. */
+ * Recurrence: column e of a head's state belongs to GDN_LANES neighbouring work-items, each with part of its rows in registers
+ * while the group goes through the rows of a span, so that the state is read and written once per pass. Tokens come through
+ * local memory in batches, the next one under way while one is worked on.
+ * Limits: bytes of the state for windows (two times key_dim * value_dim * 4 per head); for prompts issue slots of the recurrence, about
+ * 5 * key_dim * value_dim / 8 per head and row. */
 #include "exchange.h"
 
 #define GROUP 256
 #define DIM_MAX 256
+#define GDN_PIECES (DIM_MAX / 32)
 
-/* c = silu(causal convolution of u); then the ring takes the last u of the span. grid: (ceil(channels / 256), spans at most).
- * ring: [slots][taps - 1][channels], position p at p modulo (taps - 1). */
-KERNEL(GROUP) st_gdn_conv(global float *restrict c, global float *restrict ring_all, global const float *restrict u,
-                          global const float *restrict conv, global const int *restrict slot, global const int *restrict pos,
-                          global const int *restrict span, uint channels, uint taps)
+/* Prepared gates of a (value head, row): sigmoid(b), exp(g), and two words that nobody reads, so that they are copied as one. */
+#define GDN_GATES 4
+
+/* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates [value_heads]
+ * [rows]. 32 neighbours have one head of one row: query heads, key heads, value heads. grid: (ceil(rows * heads / 8), 1).
+ * ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to date. */
+KERNEL(GROUP) st_gdn_prepare(global float *restrict c, global float *restrict gates, global const float *restrict ring_all,
+                             global const float *restrict u, global const float *restrict conv, global const float *restrict b,
+                             global const float *restrict a, global const float *restrict ssm_a,
+                             global const float *restrict dt_bias, global const int *restrict slot,
+                             global const int *restrict pos, uint rows, uint key_heads, uint value_heads, uint dk, uint dv,
+                             uint taps, float eps)
 {
-    const uint ch = st_group() * GROUP + st_item(), length = taps - 1;
-    const uint first = (uint)span[st_group_y()], end = (uint)span[st_group_y() + 1];
-    if (ch >= channels || first >= end)
-        return;
-    global float *ring = ring_all + (ulong)(uint)slot[first] * length * channels + ch;
-    for (uint row = first; row < end; row++) {
-        const uint p = (uint)pos[row];
-        float sum = 0.0f;
-        for (uint t = 0; t < taps; t++) {
-            const uint back = taps - 1 - t;
-            if (back > p)
-                continue;
-            const float v =
-                back <= row - first ? u[(ulong)(row - back) * channels + ch] : ring[(ulong)((p - back) % length) * channels];
-            sum = st_fma(conv[(ulong)t * channels + ch], v, sum);
+    LOCAL_ARRAY(uint, words, GROUP);
+    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32, lane = st_item() % 32;
+    const uint row = unit / heads, head = unit % heads, channels = 2 * key_heads * dk + value_heads * dv;
+    const bool inside = row < rows, is_value = head >= 2 * key_heads;
+    const uint dim = inside ? (is_value ? dv : dk) : 0, length = taps - 1, p = inside ? (uint)pos[row] : 0;
+    const uint first = is_value ? 2 * key_heads * dk + (head - 2 * key_heads) * dv : head * dk;
+    uint in_pass = 0; /* how many rows before this one are of the same sequence, up to the taps */
+    while (inside && in_pass < length && in_pass < row && slot[row - in_pass - 1] == slot[row])
+        in_pass++;
+    global const float *ring = ring_all + (inside ? (ulong)(uint)slot[row] * length * channels : 0);
+    float v[GDN_PIECES], square = 0.0f;
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++) {
+        const uint e = i * 32 + lane;
+        v[i] = 0.0f;
+        if (e < dim) {
+            float sum = 0.0f;
+            for (uint t = 0; t < taps; t++) {
+                const uint back = length - t;
+                if (back > p)
+                    continue;
+                const float x = back <= in_pass ? u[(ulong)(row - back) * channels + first + e]
+                                                : ring[(ulong)((p - back) % length) * channels + first + e];
+                sum = st_fma(conv[(ulong)t * channels + first + e], x, sum);
+            }
+            v[i] = st_siluf(sum);
         }
-        c[(ulong)row * channels + ch] = st_siluf(sum);
+        square = st_fma(v[i], v[i], square);
     }
-    for (uint row = end - first > length ? end - length : first; row < end; row++)
-        ring[(ulong)((uint)pos[row] % length) * channels] = u[(ulong)row * channels + ch];
+    const float inverse = st_rsqrt(sum32(words, square) + eps), scale = head < key_heads ? 1.0f / st_sqrt((float)dk) : 1.0f;
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++) {
+        const uint e = i * 32 + lane;
+        if (e < dim)
+            c[(ulong)row * channels + first + e] = is_value ? v[i] : v[i] * (inverse * scale);
+    }
+    if (inside && is_value && lane == 0) {
+        const uint j = head - 2 * key_heads;
+        const ulong at = (ulong)row * value_heads + j;
+        global float *to = gates + ((ulong)j * rows + row) * GDN_GATES;
+        to[0] = st_sigmoidf(b[at]);
+        to[1] = st_expf(ssm_a[j] * st_softplusf(a[at] + dt_bias[j]));
+    }
 }
 
-/* Sum of values over the parts of a column: work-items e, e + dv, e + 2 dv, ... in ascending order. room: GROUP floats. */
-INLINE float sum_parts(local float *room, float v, uint dv)
+#define GDN_GROUP 128
+#define GDN_LANES 8 /* work-items that share a column */
+#define GDN_COLUMNS (GDN_GROUP / GDN_LANES)
+#define GDN_BATCH 8 /* tokens that lie in local memory at once, times two */
+
+/* Starts the copies of up to GDN_BATCH rows from row on: for each its key, query, values of the group's columns, gates. */
+INLINE void gdn_fetch(local uint4 *to, global const float *c, global const float *gates, uint row, uint end, uint channels,
+                      uint query_at, uint key_at, uint value_at, uint dk)
 {
-    const uint item = st_item(), e = item % dv;
-    st_barrier();
-    room[item] = v;
-    st_barrier();
-    float sum = room[e];
-    for (uint i = e + dv; i < GROUP; i += dv)
-        sum = sum + room[i];
-    return sum;
+    const uint each = dk / 2 + GDN_COLUMNS / 4 + 1, count = end - row < GDN_BATCH ? end - row : GDN_BATCH;
+    for (uint i = st_item(); i < count * each; i += GDN_GROUP) {
+        const uint t = i / each, w = i % each;
+        global const float *from = c + (ulong)(row + t) * channels;
+        from = w < dk / 4                 ? from + key_at + 4 * w
+               : w < dk / 2               ? from + query_at + 4 * (w - dk / 4)
+               : w < dk / 2 + GDN_COLUMNS / 4 ? from + value_at + 4 * (w - dk / 2)
+                                          : gates + (ulong)(row + t) * GDN_GATES;
+        st_copy_issue(to + i, (global const uint4 *)from);
+    }
+    st_copies_commit();
 }
 
-/* The recurrence of one head over the rows of a span; a work-item holds PART rows of its column of the state. A macro, because the
- * rows must be a constant for the state to stay in registers. grid: (value_heads, spans at most); value_dim divides 256, key_dim
- * is PART * 256 / value_dim. */
-#define GDN_STEP(name, PART)                                                                                              \
-    KERNEL(GROUP) name(global float *restrict o, global float *restrict state_all, global const float *restrict c,            \
-                       global const float *restrict z, global const float *restrict b, global const float *restrict a,        \
-                       global const float *restrict ssm_a, global const float *restrict dt_bias,                              \
-                       global const float *restrict gamma, global const int *restrict slot, global const int *restrict span,  \
-                       uint key_heads, uint value_heads, uint dk, uint dv, float eps)                                         \
-    {                                                                                                                         \
-        LOCAL_ARRAY(uint, words, GROUP);                                                                                      \
-        LOCAL_ARRAY(float, partial, 8);                                                                                       \
-        LOCAL_ARRAY(float, room, GROUP);                                                                                      \
-        LOCAL_ARRAY(float, q, DIM_MAX);                                                                                       \
-        LOCAL_ARRAY(float, k, DIM_MAX);                                                                                       \
-        const uint item = st_item(), j = st_group(), e = item % dv, part = item / dv, d0 = part * (PART);                     \
-        const uint first = (uint)span[st_group_y()], end = (uint)span[st_group_y() + 1];                                      \
-        if (first >= end)                                                                                                     \
-            return;                                                                                                           \
-        const uint kh = j % key_heads, channels = 2 * key_heads * dk + value_heads * dv;                                      \
-        global float *state = state_all + ((ulong)(uint)slot[first] * value_heads + j) * dk * dv + (ulong)d0 * dv + e;        \
-        float s[PART];                                                                                                        \
-        UNROLL                                                                                                                \
-        for (uint i = 0; i < (PART); i++)                                                                                     \
-            s[i] = state[(ulong)i * dv];                                                                                      \
-        const float own_a = ssm_a[j], own_bias = dt_bias[j], own_gamma = gamma[e], q_scale = 1.0f / st_sqrt((float)dk);       \
-        for (uint row = first; row < end; row++) {                                                                            \
-            global const float *cr = c + (ulong)row * channels;                                                               \
-            float qv = 0.0f, kv = 0.0f;                                                                                       \
-            if (item < dk) {                                                                                                  \
-                qv = cr[kh * dk + item];                                                                                      \
-                kv = cr[(key_heads + kh) * dk + item];                                                                        \
-            }                                                                                                                 \
-            const float iq = st_rsqrt(sum256(words, partial, qv * qv) + eps) * q_scale;                                       \
-            st_barrier();                                                                                                     \
-            const float ik = st_rsqrt(sum256(words, partial, kv * kv) + eps);                                                 \
-            if (item < dk) {                                                                                                  \
-                q[item] = qv * iq;                                                                                            \
-                k[item] = kv * ik;                                                                                            \
-            }                                                                                                                 \
-            const ulong at = (ulong)row * value_heads + j;                                                                    \
-            const float beta = st_sigmoidf(b[at]), decay = st_expf(own_a * st_softplusf(a[at] + own_bias));                   \
-            st_barrier();                                                                                                     \
-            float p = 0.0f;                                                                                                   \
-            UNROLL                                                                                                            \
-            for (uint i = 0; i < (PART); i++) {                                                                               \
-                s[i] = s[i] * decay;                                                                                          \
-                p = st_fma(s[i], k[d0 + i], p);                                                                               \
-            }                                                                                                                 \
-            const float delta = beta * (cr[2 * key_heads * dk + j * dv + e] - sum_parts(room, p, dv));                        \
-            float out = 0.0f;                                                                                                 \
-            UNROLL                                                                                                            \
-            for (uint i = 0; i < (PART); i++) {                                                                               \
-                s[i] = st_fma(k[d0 + i], delta, s[i]);                                                                        \
-                out = st_fma(s[i], q[d0 + i], out);                                                                           \
-            }                                                                                                                 \
-            out = sum_parts(room, out, dv);                                                                                   \
-            st_barrier();                                                                                                     \
-            const float inverse = st_rsqrt(sum256(words, partial, part == 0 ? out * out : 0.0f) / (float)dv + eps);           \
-            if (part == 0)                                                                                                    \
-                o[at * dv + e] = out * inverse * own_gamma * st_sigmoidf(z[at * dv + e]);                                     \
-        }                                                                                                                     \
-        UNROLL                                                                                                                \
-        for (uint i = 0; i < (PART); i++)                                                                                     \
-            state[(ulong)i * dv] = s[i];                                                                                      \
+#define GDN_OWN_MAX 16
+
+/* The recurrence of GDN_COLUMNS columns of one head over the rows of a span; o [rows][value_heads * dv] before norm and gate. A
+ * work-item has four rows of its column's state, and four more 32 rows on, and so on, `own` in all: a constant of the kernel, so
+ * that they stay in registers. */
+INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global float *restrict o,
+                     global float *restrict state_all, global const float *restrict c,
+                     global const float *restrict gates_all, global const int *restrict slot, global const int *restrict span,
+                     uint rows, uint key_heads, uint value_heads, uint dv)
+{
+    const uint dk = own * GDN_LANES, each = dk / 2 + GDN_COLUMNS / 4 + 1;
+    const uint item = st_item(), part = item % GDN_LANES, column = item / GDN_LANES, blocks = dv / GDN_COLUMNS;
+    const uint j = st_group() / blocks, e0 = st_group() % blocks * GDN_COLUMNS;
+    const uint first = (uint)span[st_group_y()], end = (uint)span[st_group_y() + 1];
+    if (first >= end)
+        return;
+    const uint query_at = j % key_heads * dk, key_at = key_heads * dk + query_at;
+    const uint channels = 2 * key_heads * dk + value_heads * dv, value_at = 2 * key_heads * dk + j * dv + e0;
+    global const float *gates = gates_all + (ulong)j * rows * GDN_GATES;
+    global float *state = state_all + ((ulong)(uint)slot[first] * value_heads + j) * dk * dv + e0 + column;
+    gdn_fetch(stage, c, gates, first, end, channels, query_at, key_at, value_at, dk);
+    float s[GDN_OWN_MAX];
+    UNROLL
+    for (uint i = 0; i < own; i++)
+        s[i] = state[(ulong)(i / 4 * 32 + part * 4 + i % 4) * dv];
+    uint turn = 0;
+    for (uint base = first; base < end; base += GDN_BATCH) {
+        st_copies_wait(0);
+        st_barrier();
+        if (base + GDN_BATCH < end)
+            gdn_fetch(stage + (1 - turn) * GDN_BATCH * each, c, gates, base + GDN_BATCH, end, channels, query_at, key_at,
+                      value_at, dk);
+        const uint count = end - base < GDN_BATCH ? end - base : GDN_BATCH;
+        for (uint t = 0; t < count; t++) {
+            local const float4 *token = (local const float4 *)(stage + (turn * GDN_BATCH + t) * each);
+            local const float *after = (local const float *)(token + dk / 2);
+            const float beta = after[GDN_COLUMNS], decay = after[GDN_COLUMNS + 1];
+            float4 k[GDN_OWN_MAX / 4], sum = {0.0f, 0.0f, 0.0f, 0.0f};
+            UNROLL
+            for (uint i = 0; i < own / 4; i++) {
+                k[i] = token[i * GDN_LANES + part];
+                s[4 * i] = s[4 * i] * decay;
+                s[4 * i + 1] = s[4 * i + 1] * decay;
+                s[4 * i + 2] = s[4 * i + 2] * decay;
+                s[4 * i + 3] = s[4 * i + 3] * decay;
+                sum.x = st_fma(s[4 * i], k[i].x, sum.x);
+                sum.y = st_fma(s[4 * i + 1], k[i].y, sum.y);
+                sum.z = st_fma(s[4 * i + 2], k[i].z, sum.z);
+                sum.w = st_fma(s[4 * i + 3], k[i].w, sum.w);
+            }
+            float p = (sum.x + sum.y) + (sum.z + sum.w);
+            for (uint mask = GDN_LANES / 2; mask > 0; mask /= 2)
+                p = p + st_float_of(exchange(words, st_bits_of(p), mask));
+            const float delta = beta * (after[column] - p);
+            sum.x = sum.y = sum.z = sum.w = 0.0f;
+            UNROLL
+            for (uint i = 0; i < own / 4; i++) {
+                const float4 q = token[dk / 4 + i * GDN_LANES + part];
+                s[4 * i] = st_fma(k[i].x, delta, s[4 * i]);
+                s[4 * i + 1] = st_fma(k[i].y, delta, s[4 * i + 1]);
+                s[4 * i + 2] = st_fma(k[i].z, delta, s[4 * i + 2]);
+                s[4 * i + 3] = st_fma(k[i].w, delta, s[4 * i + 3]);
+                sum.x = st_fma(s[4 * i], q.x, sum.x);
+                sum.y = st_fma(s[4 * i + 1], q.y, sum.y);
+                sum.z = st_fma(s[4 * i + 2], q.z, sum.z);
+                sum.w = st_fma(s[4 * i + 3], q.w, sum.w);
+            }
+            float out = (sum.x + sum.y) + (sum.z + sum.w);
+            for (uint mask = GDN_LANES / 2; mask > 0; mask /= 2)
+                out = out + st_float_of(exchange(words, st_bits_of(out), mask));
+            if (part == 0)
+                o[((ulong)(base + t) * value_heads + j) * dv + e0 + column] = out;
+        }
+        turn = 1 - turn;
+    }
+    UNROLL
+    for (uint i = 0; i < own; i++)
+        state[(ulong)(i / 4 * 32 + part * 4 + i % 4) * dv] = s[i];
+}
+
+/* grid: (value_heads * dv / GDN_COLUMNS, spans at most); the key dimension is own * GDN_LANES, dv a multiple of GDN_COLUMNS. */
+#define GDN_STEP(name, own) \
+    KERNEL(GDN_GROUP) name(global float *restrict o, global float *restrict state, global const float *restrict c, \
+                           global const float *restrict gates, global const int *restrict slot, \
+                           global const int *restrict span, uint rows, uint key_heads, uint value_heads, uint dv) \
+    { \
+        LOCAL_ARRAY(uint4, stage, 2 * GDN_BATCH * ((own)*GDN_LANES / 2 + GDN_COLUMNS / 4 + 1)); \
+        LOCAL_ARRAY(uint, words, GDN_GROUP); \
+        gdn_step(own, stage, words, o, state, c, gates, slot, span, rows, key_heads, value_heads, dv); \
     }
 
 GDN_STEP(st_gdn_step_4, 4)
+GDN_STEP(st_gdn_step_8, 8)
 GDN_STEP(st_gdn_step_16, 16)
-GDN_STEP(st_gdn_step_64, 64)
+
+/* o = norm(o) * gamma * sigmoid(z) for every head; the last u of each span go into the ring. 32 neighbours have one head of one
+ * row, value heads first. grid: (ceil(rows * heads / 8), 1); heads: as in st_gdn_prepare. */
+KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict ring, global const float *restrict z,
+                            global const float *restrict gamma, global const float *restrict u, global const int *restrict slot,
+                            global const int *restrict pos, uint rows, uint key_heads, uint value_heads, uint dk, uint dv,
+                            uint taps, float eps)
+{
+    LOCAL_ARRAY(uint, words, GROUP);
+    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32, lane = st_item() % 32;
+    const uint row = unit / heads, head = unit % heads, length = taps - 1;
+    const uint channels = 2 * key_heads * dk + value_heads * dv;
+    const bool inside = row < rows, is_value = inside && head < value_heads;
+    const ulong at = ((ulong)row * value_heads + head) * dv;
+    float v[GDN_PIECES], square = 0.0f;
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++) {
+        const uint e = i * 32 + lane;
+        v[i] = is_value && e < dv ? o[at + e] : 0.0f;
+        square = st_fma(v[i], v[i], square);
+    }
+    const float inverse = st_rsqrt(sum32(words, square) / (float)dv + eps);
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++) {
+        const uint e = i * 32 + lane;
+        if (is_value && e < dv)
+            o[at + e] = v[i] * inverse * gamma[e] * st_sigmoidf(z[at + e]);
+    }
+    if (!inside || (row + length < rows && slot[row + length] == slot[row]))
+        return;
+    const uint count = channels / heads + 1, from = head * count, end = from + count < channels ? from + count : channels;
+    global float *to = ring + ((ulong)(uint)slot[row] * length + (uint)pos[row] % length) * channels;
+    for (uint i = from + lane; i < end; i += 32)
+        to[i] = u[(ulong)row * channels + i];
+}

@@ -52,9 +52,6 @@
 #define UNPACK_pcciiiiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 #define UNPACK_pccciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 
-#define UNPACK_pccccccccciiiiiif(name)                                                                                 \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i, args[13].i,   \
-         args[14].i, args[15].i, args[16].f)
 #define UNPACK_pcccciiif(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].f)
 #define UNPACK_pcccciiiiii(name)                                                                                       \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
@@ -64,29 +61,38 @@
 #define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
 #define UNPACK_pcii(name) name(P(0), P(1), args[2].i, args[3].i)
 #define UNPACK_pi(name) name(P(0), args[1].i)
-#define UNPACK_ppccccccccciiiif(name)                                                                                  \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
-         args[14].i, args[15].f)
-#define UNPACK_ppccccccciiiiiiii(name)                                                                                 \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i,          \
-         args[13].i, args[14].i, args[15].i, args[16].i)
 #define UNPACK_ppcccccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i)
-#define UNPACK_ppcccccii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i)
 #define UNPACK_ppccccciif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].f)
-#define UNPACK_ppcccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i)
 #define UNPACK_ppcci(name) name(P(0), P(1), P(2), P(3), args[4].i)
-#define UNPACK_ppcciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 #define UNPACK_pppcii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
-#define UNPACK_ppppcccccccccciiiiiiiiif(name)                                                                          \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), args[14].i,           \
-         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].f)
 #define UNPACK_rows(name)                                                                                              \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i,      \
          args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i,   \
          args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
+#define UNPACK_ppcccciiii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i)
+#define UNPACK_ppccccccccciiiiiif(name)                                                                                \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
+         args[14].i, args[15].i, args[16].i, args[17].f)
+#define UNPACK_ppccccciiiiiif(name)                                                                                    \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i, args[11].i,            \
+         args[12].i, args[13].f)
 #define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
 #define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
+#define UNPACK_pcccciiiiiii(name)                                                                                      \
+    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i,              \
+         args[11].i)
+#define UNPACK_pppccccccciiiiiiii(name)                                                                                \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i,               \
+         args[13].i, args[14].i, args[15].i, args[16].i, args[17].i)
+#define UNPACK_ppppccccciiiiiii(name)                                                                                  \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i,          \
+         args[13].i, args[14].i, args[15].i)
+#define UNPACK_pppppcccccccccccccciiiiiiiiiif(name)                                                                    \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14), P(15),         \
+         P(16), P(17), P(18), args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, args[24].i, args[25].i,      \
+         args[26].i, args[27].i, args[28].i, args[29].f)
+#define UNPACK_ppppppciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
 #define HOST_KERNELS(X)                                                                                                \
@@ -108,19 +114,21 @@
     X(pcciiii, st_ngram_gather)                                                                                        \
     X(ppccccciif, st_ngram_gate)                                                                                       \
     X(ppcccccciii, st_ngram_conv)                                                                                      \
-    X(ppcccccii, st_gdn_conv)                                                                                          \
-    X(ppccccccccciiiif, st_gdn_step_4)                                                                                 \
-    X(ppccccccccciiiif, st_gdn_step_16)                                                                                \
-    X(ppccccccccciiiif, st_gdn_step_64)                                                                                \
-    X(ppppcccccccccciiiiiiiiif, st_qsa_heads)                                                                          \
-    X(pccccccccciiiiiif, st_qsa_pool)                                                                                  \
-    X(ppcccciii, st_qsa_ring)                                                                                          \
+    X(ppccccccccciiiiiif, st_gdn_prepare)                                                                              \
+    X(ppcccciiii, st_gdn_step_4)                                                                                       \
+    X(ppcccciiii, st_gdn_step_8)                                                                                       \
+    X(ppcccciiii, st_gdn_step_16)                                                                                      \
+    X(ppccccciiiiiif, st_gdn_finish)                                                                                   \
+    X(pppppcccccccccccccciiiiiiiiiif, st_qsa_heads)                                                                    \
     X(pcccciiiiii, st_qsa_score)                                                                                       \
-    X(ppcciiiii, st_qsa_choose)                                                                                        \
+    X(pcccciiiiiii, st_qsa_score_tile)                                                                                 \
+    X(ppppccccciiiiiii, st_qsa_choose)                                                                                 \
     X(pi, st_qsa_dense)                                                                                                \
-    X(ppccccccciiiiiiii, st_qsa_attend)                                                                                \
+    X(pppccccccciiiiiiii, st_qsa_attend_4)                                                                             \
+    X(pppccccccciiiiiiii, st_qsa_attend_12)                                                                            \
     X(pccciiii, st_qsa_join)                                                                                           \
     X(pppcii, st_route_choose)                                                                                         \
+    X(ppppppciii, st_route_window)                                                                                     \
     X(pci, st_route_count)                                                                                             \
     X(pi, st_route_sum)                                                                                                \
     X(ppcci, st_route_place)                                                                                           \

@@ -4,18 +4,17 @@
  * Caches: [slots][kv_heads][context][kv_bytes], row formats as in kernel/qsa.h. flags: bit 0 outputs are gated (a head's query is
  * followed by its gate), bit 1 rotation of neighbours, bit 2 queries and keys are normed, bits 4.. type of the cache (0 f32,
  * 1 f16, 2 int8, 3 q4).
- * Limits: bytes of keys and values for windows; for prompts their reads from the second-level cache. */
+ * Limits: latency for windows; for prompts the multiplications of attention, 2 * heads * dim for each row and allowed position. */
 #include "exchange.h"
 
 #define GROUP 256
-#define ATTEND 128 /* work-items of an attention group */
-#define TILE 32    /* positions of a step */
 #define DIM_MAX 256
+#define QSA_RING 16 /* ST_QSA_RING of kernel/qsa.h */
 
-#define GATED(flags) ((flags)&1u)
-#define NEIGHBOURS(flags) (((flags) >> 1) & 1u)
-#define NORMED(flags) (((flags) >> 2) & 1u)
-#define KV_TYPE(flags) ((flags) >> 4)
+#define QSA_GATED(flags) ((flags)&1u)
+#define QSA_NEIGHBOURS(flags) (((flags) >> 1) & 1u)
+#define QSA_NORMED(flags) (((flags) >> 2) & 1u)
+#define QSA_KV(flags) ((flags) >> 4)
 
 /* sin and cos of x >= 0 below 2^20: a multiple of pi / 2 is taken away in three steps that fma makes exact enough (pi / 2 in
  * parts of 24 bits), then polynomials on [-pi / 4, pi / 4]. Error about 2^-23. */
@@ -127,65 +126,20 @@ INLINE void qsa_store(global uchar *to, local const float *x, uint dim, uint typ
     st_barrier();
 }
 
-/* Norm and rotation of queries and index queries in place; keys and values into the caches. grid: (heads + kv_heads +
- * index_heads, rows), heads of all kinds in a line. */
-KERNEL(GROUP) st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uchar *restrict v_cache,
-                           global float *restrict iq, global const float *restrict k, global const float *restrict v,
-                           global const float *restrict q_norm, global const float *restrict k_norm,
-                           global const float *restrict iq_norm, global const float *restrict freq,
-                           global const uchar *restrict axis, global const int *restrict row_axis,
-                           global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
-                           uint index_heads, uint dim, uint index_dim, uint context, uint rot, uint flags, uint kv_bytes,
-                           float eps)
-{
-    LOCAL_ARRAY(uint, words, GROUP);
-    LOCAL_ARRAY(float, partial, 8);
-    LOCAL_ARRAY(float, x, DIM_MAX);
-    const uint h = st_group(), row = st_group_y(), item = st_item();
-    const bool is_query = h < heads, is_key = !is_query && h < heads + kv_heads;
-    const uint n = is_query || is_key ? dim : index_dim, g = h - heads;
-    global float *in_place = is_query ? q + ((ulong)row * heads + h) * (GATED(flags) ? 2 : 1) * dim
-                                      : iq + ((ulong)row * index_heads + (h - heads - kv_heads)) * index_dim;
-    global const float *from = is_key ? k + ((ulong)row * kv_heads + g) * dim : in_place;
-    if (item < n)
-        x[item] = from[item];
-    st_barrier();
-    if (NORMED(flags) || !(is_query || is_key))
-        qsa_norm(words, partial, x, is_query ? q_norm : is_key ? k_norm : iq_norm, n, eps);
-    qsa_rotate(x, freq, axis, row_axis + 3 * row, rot, NEIGHBOURS(flags));
-    if (!is_key) {
-        if (item < n)
-            in_place[item] = x[item];
-        return;
-    }
-    const ulong at = (((ulong)(uint)slot[row] * kv_heads + g) * context + (uint)pos[row]) * kv_bytes;
-    qsa_store(k_cache + at, x, dim, KV_TYPE(flags));
-    if (item < dim)
-        x[item] = v[((ulong)row * kv_heads + g) * dim + item];
-    st_barrier();
-    qsa_store(v_cache + at, x, dim, KV_TYPE(flags));
-}
-
 /* Key of the block that a row completes: mean of its raw keys (rows of this pass, or the ring), norm, rotation at the position
- * of its first token. grid: (1, rows). */
-KERNEL(GROUP) st_qsa_pool(global float *restrict pooled, global const float *restrict ik, global const float *restrict ring,
-                          global const int *restrict axis_ring, global const float *restrict ik_norm,
-                          global const float *restrict freq, global const uchar *restrict axis,
-                          global const int *restrict row_axis, global const int *restrict slot, global const int *restrict pos,
-                          uint dim, uint ratio, uint ring_length, uint blocks, uint rot, uint flags, float eps)
+ * of its first token. x: room for a key. */
+INLINE void qsa_pool(local uint *words, local float *partial, local float *x, global float *pooled, global const float *ik,
+                     global const float *ring, global const int *axis_ring, global const float *ik_norm,
+                     global const float *freq, global const uchar *axis, global const int *row_axis, global const int *slot,
+                     uint row, uint p, uint dim, uint ratio, uint blocks, uint rot, uint flags, float eps)
 {
-    LOCAL_ARRAY(uint, words, GROUP);
-    LOCAL_ARRAY(float, partial, 8);
-    LOCAL_ARRAY(float, x, DIM_MAX);
-    const uint row = st_group_y(), item = st_item(), p = (uint)pos[row], s = (uint)slot[row];
-    if ((p + 1) % ratio != 0)
-        return;
+    const uint item = st_item(), s = (uint)slot[row];
     uint in_pass = 0; /* how many rows before this one are of the same sequence, up to the block's length */
     while (in_pass + 1 < ratio && in_pass < row && (uint)slot[row - in_pass - 1] == s)
         in_pass++;
     float sum = 0.0f;
     for (uint back = ratio; back-- > 0 && item < dim;) {
-        const ulong place = back <= in_pass ? (ulong)(row - back) : (ulong)s * ring_length + (p - back) % ring_length;
+        const ulong place = back <= in_pass ? (ulong)(row - back) : (ulong)s * QSA_RING + (p - back) % QSA_RING;
         sum = sum + (back <= in_pass ? ik : ring)[place * dim + item];
     }
     if (item < dim)
@@ -193,47 +147,179 @@ KERNEL(GROUP) st_qsa_pool(global float *restrict pooled, global const float *res
     st_barrier();
     qsa_norm(words, partial, x, ik_norm, dim, eps);
     const uint back = ratio - 1;
-    qsa_rotate(x, freq, axis,
-               back <= in_pass ? row_axis + 3 * (row - back) : axis_ring + 3 * (s * ring_length + (p - back) % ring_length), rot,
-               NEIGHBOURS(flags));
+    qsa_rotate(x, freq, axis, back <= in_pass ? row_axis + 3 * (row - back) : axis_ring + 3 * (s * QSA_RING + (p - back) % QSA_RING), rot,
+               QSA_NEIGHBOURS(flags));
     if (item < dim)
         pooled[((ulong)s * blocks + p / ratio) * dim + item] = x[item];
 }
 
-/* The last raw keys of each span into the ring. grid: (1, rows). After st_qsa_pool. */
-KERNEL(GROUP) st_qsa_ring(global float *restrict ring, global int *restrict axis_ring, global const float *restrict ik,
-                          global const int *restrict row_axis, global const int *restrict slot, global const int *restrict pos,
-                          uint rows, uint dim, uint ring_length)
+/* Norm and rotation of queries and index queries in place; keys and values into the caches; pooled index keys (ratio above 0).
+ * grid: (heads + kv_heads + index_heads + 1, rows), heads of all kinds in a line, then the block's key. */
+KERNEL(GROUP) st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uchar *restrict v_cache,
+                           global float *restrict iq, global float *restrict pooled, global const float *restrict k,
+                           global const float *restrict v, global const float *restrict ik, global const float *restrict ring,
+                           global const int *restrict axis_ring, global const float *restrict q_norm,
+                           global const float *restrict k_norm, global const float *restrict iq_norm,
+                           global const float *restrict ik_norm, global const float *restrict freq,
+                           global const uchar *restrict axis, global const int *restrict row_axis,
+                           global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
+                           uint index_heads, uint dim, uint index_dim, uint context, uint ratio, uint rot, uint flags,
+                           uint kv_bytes, float eps)
 {
-    const uint row = st_group_y(), item = st_item(), s = (uint)slot[row];
-    if (row + ring_length < rows && (uint)slot[row + ring_length] == s)
+    LOCAL_ARRAY(uint, words, GROUP);
+    LOCAL_ARRAY(float, partial, 8);
+    LOCAL_ARRAY(float, x, DIM_MAX);
+    const uint h = st_group(), row = st_group_y(), item = st_item(), p = (uint)pos[row];
+    const bool is_query = h < heads, is_key = !is_query && h < heads + kv_heads;
+    if (h == heads + kv_heads + index_heads) {
+        if (ratio > 0 && (p + 1) % ratio == 0)
+            qsa_pool(words, partial, x, pooled, ik, ring, axis_ring, ik_norm, freq, axis, row_axis, slot, row, p, index_dim, ratio,
+                     context / ratio, rot, flags, eps);
         return;
-    const ulong at = (ulong)s * ring_length + (uint)pos[row] % ring_length;
-    for (uint i = item; i < dim; i += GROUP)
-        ring[at * dim + i] = ik[(ulong)row * dim + i];
-    if (item < 3)
-        axis_ring[at * 3 + item] = row_axis[3 * row + item];
+    }
+    const uint n = is_query || is_key ? dim : index_dim, g = h - heads;
+    global float *in_place = is_query ? q + ((ulong)row * heads + h) * (QSA_GATED(flags) ? 2 : 1) * dim
+                                      : iq + ((ulong)row * index_heads + (h - heads - kv_heads)) * index_dim;
+    global const float *from = is_key ? k + ((ulong)row * kv_heads + g) * dim : in_place;
+    if (item < n)
+        x[item] = from[item];
+    st_barrier();
+    if (QSA_NORMED(flags) || !(is_query || is_key))
+        qsa_norm(words, partial, x, is_query ? q_norm : is_key ? k_norm : iq_norm, n, eps);
+    qsa_rotate(x, freq, axis, row_axis + 3 * row, rot, QSA_NEIGHBOURS(flags));
+    if (!is_key) {
+        if (item < n)
+            in_place[item] = x[item];
+        return;
+    }
+    const ulong at = (((ulong)(uint)slot[row] * kv_heads + g) * context + p) * kv_bytes;
+    qsa_store(k_cache + at, x, dim, QSA_KV(flags));
+    if (item < dim)
+        x[item] = v[((ulong)row * kv_heads + g) * dim + item];
+    st_barrier();
+    qsa_store(v_cache + at, x, dim, QSA_KV(flags));
 }
 
-/* scores[row - first][block] for rows that see more than keep blocks. A work-item has a block. grid: (ceil(blocks / 256), rows
- * from first on). */
+/* ---- choice of blocks ---- */
+
+#define SCORE_EACH 4 /* blocks that 32 neighbours score one after the other */
+
+/* scores[row - first][block] of the rows of a window that see more than keep blocks: the sum over the index heads of the products that
+ * are above 0. 32 neighbours have a block and share its elements. grid: (ceil(blocks / 32), rows from first on). */
 KERNEL(GROUP) st_qsa_score(global float *restrict scores, global const float *restrict iq, global const float *restrict pooled,
                            global const int *restrict slot, global const int *restrict pos, uint index_heads, uint dim,
                            uint ratio, uint keep, uint blocks, uint first)
 {
-    const uint row = first + st_group_y(), block = st_group() * GROUP + st_item(), seen = ((uint)pos[row] + 1) / ratio;
-    if (seen <= keep || block >= seen)
+    LOCAL_ARRAY(uint, words, GROUP);
+    const uint row = first + st_group_y(), seen = ((uint)pos[row] + 1) / ratio, lane = st_item() % 32;
+    const uint unit = st_group() * (GROUP / 32) + st_item() / 32;
+    if (seen <= keep || st_group() * (GROUP / 32) * SCORE_EACH >= seen)
         return;
-    global const float *key = pooled + ((ulong)(uint)slot[row] * blocks + block) * dim;
     global const float *query = iq + (ulong)row * index_heads * dim;
-    float score = 0.0f;
-    for (uint h = 0; h < index_heads; h++) {
-        float dot = 0.0f;
-        for (uint i = 0; i < dim; i++)
-            dot = st_fma(query[h * dim + i], key[i], dot);
-        score = score + (dot > 0.0f ? dot : 0.0f);
+    for (uint i = 0; i < SCORE_EACH; i++) {
+        const uint block = unit * SCORE_EACH + i, there = block < seen ? block : seen - 1;
+        global const float *at = pooled + ((ulong)(uint)slot[row] * blocks + there) * dim;
+        float key[DIM_MAX / 32], score = 0.0f;
+        UNROLL
+        for (uint d = 0; d < DIM_MAX / 32; d++)
+            key[d] = 32 * d + lane < dim ? at[32 * d + lane] : 0.0f;
+        for (uint h = 0; h < index_heads; h++) {
+            float dot = 0.0f;
+            UNROLL
+            for (uint d = 0; d < DIM_MAX / 32; d++)
+                dot = st_fma(32 * d + lane < dim ? query[h * dim + 32 * d + lane] : 0.0f, key[d], dot);
+            dot = sum32(words, dot);
+            score = score + (dot > 0.0f ? dot : 0.0f);
+        }
+        if (lane == 0 && block < seen)
+            scores[(ulong)st_group_y() * blocks + block] = score;
     }
-    scores[(ulong)st_group_y() * blocks + block] = score;
+}
+
+#define SCORE_ROWS 16   /* rows of a prompt that share the keys of a tile */
+#define SCORE_BLOCKS 64 /* blocks of a tile */
+#define SCORE_HEADS 4   /* index heads at a time */
+#define SCORE_SLICE 32        /* elements of queries and keys in local memory at a time */
+#define SCORE_LINE (SCORE_SLICE + 4)
+
+/* Four elements from d on of line (0 there where inside is false). */
+INLINE void qsa_stage(local float *to, global const float *from, bool inside)
+{
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+    *(local float4 *)to = inside ? *(global const float4 *)from : none;
+}
+
+/* The same for prompts, as a product of matrices: a work-item has all heads of one row with four blocks. The rows of a tile that
+ * belong to one sequence are worked on together. grid: (ceil(blocks / 64), ceil(rows / 16)); dim is a multiple of 4. */
+KERNEL(GROUP) st_qsa_score_tile(global float *restrict scores, global const float *restrict iq,
+                                global const float *restrict pooled, global const int *restrict slot,
+                                global const int *restrict pos, uint index_heads, uint dim, uint ratio, uint keep, uint blocks,
+                                uint first, uint rows)
+{
+    LOCAL_ARRAY(float, queries, SCORE_ROWS * SCORE_HEADS * SCORE_LINE);
+    LOCAL_ARRAY(float, keys, SCORE_BLOCKS * SCORE_LINE);
+    const uint item = st_item(), mine = item / 16, quad = item % 16, b0 = st_group() * SCORE_BLOCKS;
+    const uint row0 = st_group_y() * SCORE_ROWS, count = rows - row0 < SCORE_ROWS ? rows - row0 : SCORE_ROWS;
+    for (uint from = 0, to; from < count; from = to) {
+        const uint s = (uint)slot[first + row0 + from];
+        for (to = from + 1; to < count && (uint)slot[first + row0 + to] == s; to++)
+            ;
+        const uint most = ((uint)pos[first + row0 + to - 1] + 1) / ratio; /* what the last row sees */
+        if (most <= keep || b0 >= most)
+            continue;
+        global const float *key = pooled + (ulong)s * blocks * dim;
+        float score[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (uint h0 = 0; h0 < index_heads; h0 += SCORE_HEADS) {
+            float dot[SCORE_HEADS][4];
+            UNROLL
+            for (uint h = 0; h < SCORE_HEADS; h++)
+                dot[h][0] = dot[h][1] = dot[h][2] = dot[h][3] = 0.0f;
+            for (uint d0 = 0; d0 < dim; d0 += SCORE_SLICE) {
+                st_barrier();
+                for (uint i = item; i < SCORE_ROWS * SCORE_HEADS * (SCORE_SLICE / 4); i += GROUP) {
+                    const uint line = i / (SCORE_SLICE / 4), d = d0 + i % (SCORE_SLICE / 4) * 4, r = line / SCORE_HEADS;
+                    const uint h = h0 + line % SCORE_HEADS;
+                    qsa_stage(queries + line * SCORE_LINE + d - d0, iq + ((ulong)(first + row0 + r) * index_heads + h) * dim + d,
+                              r >= from && r < to && h < index_heads && d < dim);
+                }
+                for (uint i = item; i < SCORE_BLOCKS * (SCORE_SLICE / 4); i += GROUP) {
+                    const uint line = i / (SCORE_SLICE / 4), d = d0 + i % (SCORE_SLICE / 4) * 4;
+                    qsa_stage(keys + line * SCORE_LINE + d - d0, key + (ulong)(b0 + line) * dim + d,
+                              b0 + line < most && d < dim);
+                }
+                st_barrier();
+                for (uint d = 0; d < SCORE_SLICE; d += 4) {
+                    float4 x[SCORE_HEADS], y[4];
+                    UNROLL
+                    for (uint h = 0; h < SCORE_HEADS; h++)
+                        x[h] = *(local const float4 *)(queries + (mine * SCORE_HEADS + h) * SCORE_LINE + d);
+                    UNROLL
+                    for (uint i = 0; i < 4; i++)
+                        y[i] = *(local const float4 *)(keys + (quad + 16 * i) * SCORE_LINE + d);
+                    UNROLL
+                    for (uint h = 0; h < SCORE_HEADS; h++)
+                        UNROLL
+                        for (uint i = 0; i < 4; i++) {
+                            dot[h][i] = st_fma(x[h].x, y[i].x, dot[h][i]);
+                            dot[h][i] = st_fma(x[h].y, y[i].y, dot[h][i]);
+                            dot[h][i] = st_fma(x[h].z, y[i].z, dot[h][i]);
+                            dot[h][i] = st_fma(x[h].w, y[i].w, dot[h][i]);
+                        }
+                }
+            }
+            UNROLL
+            for (uint i = 0; i < 4; i++)
+                UNROLL
+                for (uint h = 0; h < SCORE_HEADS; h++)
+                    score[i] = score[i] + (dot[h][i] > 0.0f ? dot[h][i] : 0.0f);
+        }
+        const bool own = mine >= from && mine < to;
+        const uint seen = own ? ((uint)pos[first + row0 + mine] + 1) / ratio : 0;
+        UNROLL
+        for (uint i = 0; i < 4; i++)
+            if (seen > keep && b0 + quad + 16 * i < seen)
+                scores[(ulong)(row0 + mine) * blocks + b0 + quad + 16 * i] = score[i];
+    }
 }
 
 /* Number of blocks below seen whose score's bits are at least bound (scores are >= 0, so bits order like numbers). */
@@ -248,174 +334,66 @@ INLINE uint qsa_count(local uint *words, local float *partial, global const floa
     return (uint)sum;
 }
 
-/* Exclusive sum over the group of a value of 0 or 1; *total the sum. room: two times GROUP words. */
-INLINE uint qsa_rank(local uint *room, uint value, uint *total)
-{
-    const uint item = st_item();
-    uint from = 0;
-    room[item] = value;
-    st_barrier();
-    for (uint step = 1; step < GROUP; step *= 2) {
-        const uint v = room[from + item] + (item >= step ? room[from + item - step] : 0);
-        from = GROUP - from;
-        room[from + item] = v;
-        st_barrier();
-    }
-    *total = room[from + GROUP - 1];
-    const uint mine = room[from + item] - value;
-    st_barrier();
-    return mine;
-}
-
 /* The row's list of allowed positions: the keep best blocks (higher score first, then lower index) in ascending order, then the
- * tail; count -1 where all positions are allowed. grid: (1, rows from first on). chosen: [rows][limit]. */
-KERNEL(GROUP) st_qsa_choose(global uint *restrict chosen, global int *restrict count, global const float *restrict scores_all,
-                            global const int *restrict pos, uint ratio, uint keep, uint limit, uint blocks, uint first)
+ * tail; count -1 where all positions are allowed. The last raw index keys of each span go into the ring (after st_qsa_heads, which
+ * reads it). grid: (1, rows from first on). chosen: [rows][limit]; rows: of the pass. */
+KERNEL(GROUP) st_qsa_choose(global uint *restrict chosen, global int *restrict count, global float *restrict ring,
+                            global int *restrict axis_ring, global const float *restrict scores_all,
+                            global const float *restrict ik, global const int *restrict row_axis,
+                            global const int *restrict slot, global const int *restrict pos, uint ratio, uint keep, uint limit,
+                            uint blocks, uint first, uint rows, uint dim)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(float, partial, 8);
-    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    LOCAL_ARRAY(uint, room, BEFORE_WORDS);
     const uint row = first + st_group_y(), item = st_item(), visible = (uint)pos[row] + 1, seen = visible / ratio;
+    if (row + QSA_RING >= rows || slot[row + QSA_RING] != slot[row]) {
+        const ulong at = (ulong)(uint)slot[row] * QSA_RING + (visible - 1) % QSA_RING;
+        for (uint i = item; i < dim; i += GROUP)
+            ring[at * dim + i] = ik[(ulong)row * dim + i];
+        if (item < 3)
+            axis_ring[at * 3 + item] = row_axis[3 * row + item];
+    }
     if (seen <= keep) {
         if (item == 0)
             count[row] = -1;
         return;
     }
     global const float *scores = scores_all + (ulong)st_group_y() * blocks;
-    uint bound = 0; /* the largest with at least keep scores not below it */
-    for (uint bit = 0x80000000u; bit > 0; bit /= 2)
-        if (qsa_count(words, partial, scores, seen, bound | bit) >= keep)
+    uint bound = 0; /* at least keep scores are not below it; in the end the largest such number, or exactly keep are not below it */
+    for (uint bit = 0x80000000u; bit > 0; bit /= 2) {
+        const uint n = qsa_count(words, partial, scores, seen, bound | bit);
+        if (n >= keep)
             bound |= bit;
+        if (n == keep)
+            break;
+    }
     const uint above = bound == 0xffffffffu ? 0 : qsa_count(words, partial, scores, seen, bound + 1);
-    uint equal_left = keep - above, used = 0;
-    global uint *to = chosen + (ulong)row * limit;
-    for (uint base = 0; base < seen; base += GROUP) {
-        const uint b = base + item, bits = b < seen ? st_bits_of(scores[b]) : 0;
-        const uint equal = b < seen && bits == bound;
-        uint equals, total;
-        const uint before = qsa_rank(room, equal, &equals);
-        const uint take = b < seen && (bits > bound || (equal && before < equal_left));
-        const uint place = qsa_rank(room, take, &total);
-        if (take)
-            for (uint i = 0; i < ratio; i++)
-                to[(used + place) * ratio + i] = b * ratio + i;
-        equal_left -= equals < equal_left ? equals : equal_left;
-        used += total;
+    /* A work-item has a stretch of neighbouring blocks. */
+    const uint each = (seen + GROUP - 1) / GROUP, from = item * each < seen ? item * each : seen;
+    const uint to = from + each < seen ? from + each : seen;
+    uint equal = 0, greater = 0, total;
+    for (uint b = from; b < to; b++) {
+        equal += st_bits_of(scores[b]) == bound;
+        greater += st_bits_of(scores[b]) > bound;
+    }
+    const uint equal_before = before256(room, equal, &total), left = keep - above;
+    uint equal_left = equal_before < left ? left - equal_before : 0;
+    uint place = before256(room, greater + (equal < equal_left ? equal : equal_left), &total);
+    global uint *list = chosen + (ulong)row * limit;
+    for (uint b = from; b < to; b++) {
+        const uint bits = st_bits_of(scores[b]);
+        if (bits < bound || (bits == bound && equal_left == 0))
+            continue;
+        equal_left -= bits == bound;
+        for (uint i = 0; i < ratio; i++)
+            list[place * ratio + i] = b * ratio + i;
+        place++;
     }
     for (uint p = seen * ratio + item; p < visible; p += GROUP)
-        to[keep * ratio + p - seen * ratio] = p;
+        list[keep * ratio + p - seen * ratio] = p;
     if (item == 0)
         count[row] = (int)(keep * ratio + visible - seen * ratio);
-}
-
-/* Element i of a stored row. */
-INLINE float qsa_load(global const uchar *row, uint type, uint dim, uint i)
-{
-    if (type == 1)
-        return st_float_of_half(((global const ushort *)row)[i]);
-    if (type == 0)
-        return ((global const float *)row)[i];
-    if (type == 2)
-        return (float)(signed char)row[i] * *(global const float *)(row + dim + i / 64 * 4);
-    const uint pair = *(global const uint *)(row + dim / 2 + i / 32 * 4);
-    const uint nibble = (uint)(row[i / 32 * 16 + i % 16] >> (i % 32 / 16 * 4)) & 15u;
-    return st_fma((float)nibble, st_float_of_half((ushort)pair), st_float_of_half((ushort)(pair >> 16)));
-}
-
-/* One split of the positions of one (row, head) with a running softmax: acc [rows][heads][splits][dim], and (largest score, sum)
- * in state [rows][heads][splits][2]. grid: (heads * splits, rows). Keys of a tile lie in local memory; work-item i has
- * elements i and i + 128 of the sum of values. */
-KERNEL(ATTEND) st_qsa_attend(global float *restrict acc, global float *restrict state, global const float *restrict q,
-                             global const uchar *restrict k_cache, global const uchar *restrict v_cache,
-                             global const uint *restrict chosen, global const int *restrict count,
-                             global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
-                             uint dim, uint context, uint limit, uint flags, uint kv_bytes, uint splits)
-{
-    LOCAL_ARRAY(float, keys, TILE * (DIM_MAX + 1));
-    LOCAL_ARRAY(float, query, DIM_MAX);
-    LOCAL_ARRAY(float, parts, ATTEND);
-    LOCAL_ARRAY(float, score, TILE);
-    const uint item = st_item(), h = st_group() / splits, split = st_group() % splits, row = st_group_y();
-    const uint type = KV_TYPE(flags), g = h / (heads / kv_heads);
-    const int listed = count[row];
-    const uint all = listed < 0 ? (uint)pos[row] + 1 : (uint)listed;
-    /* whole tiles go to the splits, so that cuts lie at multiples of a tile */
-    const uint tiles = (all + TILE - 1) / TILE, from = tiles * split / splits * TILE;
-    const uint stop = tiles * (split + 1) / splits * TILE, to = stop < all ? stop : all;
-    global const uint *list = chosen + (ulong)row * limit;
-    const ulong base = ((ulong)(uint)slot[row] * kv_heads + g) * context;
-    global const float *qr = q + ((ulong)row * heads + h) * (GATED(flags) ? 2 : 1) * dim;
-    for (uint i = item; i < dim; i += ATTEND)
-        query[i] = qr[i] * st_rsqrt((float)dim);
-    float top = -INFINITY, sum = 0.0f, v0 = 0.0f, v1 = 0.0f;
-    for (uint t0 = from; t0 < to; t0 += TILE) {
-        const uint n = to - t0 < TILE ? to - t0 : TILE;
-        st_barrier();
-        for (uint i = item; i < n * dim; i += ATTEND) {
-            const uint t = i / dim, d = i % dim, p = listed < 0 ? t0 + t : list[t0 + t];
-            keys[t * (DIM_MAX + 1) + d] = qsa_load(k_cache + (base + p) * kv_bytes, type, dim, d);
-        }
-        st_barrier();
-        const uint t = item / 4;
-        float dot = 0.0f;
-        if (t < n)
-            for (uint d = item % 4; d < dim; d += 4)
-                dot = st_fma(query[d], keys[t * (DIM_MAX + 1) + d], dot);
-        parts[item] = dot;
-        st_barrier();
-        if (item < TILE)
-            score[item] = item < n ? ((parts[4 * item] + parts[4 * item + 1]) + parts[4 * item + 2]) + parts[4 * item + 3]
-                                   : -INFINITY;
-        st_barrier();
-        float most = top;
-        for (uint i = 0; i < n; i++)
-            most = score[i] > most ? score[i] : most;
-        const float keep = st_expf(top - most);
-        sum = sum * keep;
-        v0 = v0 * keep;
-        v1 = v1 * keep;
-        top = most;
-        for (uint i = 0; i < n; i++) {
-            const float w = st_expf(score[i] - top);
-            const uint p = listed < 0 ? t0 + i : list[t0 + i];
-            global const uchar *value = v_cache + (base + p) * kv_bytes;
-            sum = sum + w;
-            if (item < dim)
-                v0 = st_fma(w, qsa_load(value, type, dim, item), v0);
-            if (item + ATTEND < dim)
-                v1 = st_fma(w, qsa_load(value, type, dim, item + ATTEND), v1);
-        }
-    }
-    const ulong place = ((ulong)row * heads + h) * splits + split;
-    if (item < dim)
-        acc[place * dim + item] = v0;
-    if (item + ATTEND < dim)
-        acc[place * dim + item + ATTEND] = v1;
-    if (item == 0) {
-        state[place * 2] = top;
-        state[place * 2 + 1] = sum;
-    }
-}
-
-/* out = splits put together in order, gated. grid: (heads, rows). */
-KERNEL(ATTEND) st_qsa_join(global float *restrict out, global const float *restrict acc, global const float *restrict state,
-                           global const float *restrict q, uint heads, uint dim, uint splits, uint flags)
-{
-    const uint h = st_group(), row = st_group_y();
-    const ulong place = (ulong)row * heads + h;
-    float top = -INFINITY;
-    for (uint s = 0; s < splits; s++)
-        top = state[(place * splits + s) * 2] > top ? state[(place * splits + s) * 2] : top;
-    float sum = 0.0f;
-    for (uint s = 0; s < splits; s++)
-        sum = st_fma(state[(place * splits + s) * 2 + 1], st_expf(state[(place * splits + s) * 2] - top), sum);
-    for (uint i = st_item(); i < dim; i += ATTEND) {
-        float v = 0.0f;
-        for (uint s = 0; s < splits; s++)
-            v = st_fma(acc[(place * splits + s) * dim + i], st_expf(state[(place * splits + s) * 2] - top), v);
-        v = v / sum;
-        out[place * dim + i] = GATED(flags) ? v * st_sigmoidf(q[place * 2 * dim + dim + i]) : v;
-    }
 }
 
 /* count = -1 for every row: all positions are allowed. grid: (ceil(rows / 256), 1). */
@@ -424,4 +402,358 @@ KERNEL(GROUP) st_qsa_dense(global int *restrict count, uint rows)
     const uint row = st_group() * GROUP + st_item();
     if (row < rows)
         count[row] = -1;
+}
+
+/* ---- attention ---- */
+
+#define QSA_GROUP 128 /* work-items of a group */
+#define QSA_TILE 64    /* positions of a step */
+
+/* A few elements of a stored row as they are in memory. Fetching and decoding are apart, so that several loads are under way
+ * before the first is waited for. */
+struct qsa_raw {
+    uint w[8];
+};
+
+/* Elements d .. d + 7; d is a multiple of 8. int8 and q4: two words of codes, then the block's scale (and minimum). */
+INLINE struct qsa_raw qsa_fetch8(global const uchar *row, uint type, uint dim, uint d)
+{
+    struct qsa_raw r;
+    if (type == 1) {
+        const uint4 a = *(global const uint4 *)(row + 2 * d);
+        r.w[0] = a.x;
+        r.w[1] = a.y;
+        r.w[2] = a.z;
+        r.w[3] = a.w;
+    } else if (type == 0) {
+        const uint4 a = *(global const uint4 *)(row + 4 * d), b = *(global const uint4 *)(row + 4 * d + 16);
+        r.w[0] = a.x;
+        r.w[1] = a.y;
+        r.w[2] = a.z;
+        r.w[3] = a.w;
+        r.w[4] = b.x;
+        r.w[5] = b.y;
+        r.w[6] = b.z;
+        r.w[7] = b.w;
+    } else {
+        global const uint *q = (global const uint *)(row + (type == 2 ? d : d / 32 * 16 + d % 16));
+        r.w[0] = q[0];
+        r.w[1] = q[1];
+        r.w[2] = *(global const uint *)(row + (type == 2 ? dim + d / 64 * 4 : dim / 2 + d / 32 * 4));
+    }
+    return r;
+}
+
+/* Four codes of a word. */
+INLINE void qsa_open_codes(float *x, uint codes, uint type, uint d, uint scale)
+{
+    if (type == 2) {
+        UNROLL
+        for (uint i = 0; i < 4; i++)
+            x[i] = (float)(signed char)(codes >> 8 * i) * st_float_of(scale);
+    } else {
+        const float step = st_float_of_half((ushort)scale), least = st_float_of_half((ushort)(scale >> 16));
+        UNROLL
+        for (uint i = 0; i < 4; i++)
+            x[i] = st_fma((float)(codes >> (8 * i + d % 32 / 16 * 4) & 15u), step, least);
+    }
+}
+
+INLINE void qsa_open8(float *x, const struct qsa_raw *r, uint type, uint d)
+{
+    if (type == 1) {
+        UNROLL
+        for (uint i = 0; i < 4; i++) {
+            x[2 * i] = st_float_of_half((ushort)r->w[i]);
+            x[2 * i + 1] = st_float_of_half((ushort)(r->w[i] >> 16));
+        }
+    } else if (type == 0) {
+        UNROLL
+        for (uint i = 0; i < 8; i++)
+            x[i] = st_float_of(r->w[i]);
+    } else {
+        qsa_open_codes(x, r->w[0], type, d, r->w[2]);
+        qsa_open_codes(x + 4, r->w[1], type, d, r->w[2]);
+    }
+}
+
+/* The same for elements d .. d + 3, in four words; d is a multiple of 4. */
+INLINE uint4 qsa_fetch4(global const uchar *row, uint type, uint dim, uint d)
+{
+    uint4 r = {0, 0, 0, 0};
+    if (type == 1) {
+        const ulong w = *(global const ulong *)(row + 2 * d);
+        r.x = (uint)w;
+        r.y = (uint)(w >> 32);
+    } else if (type == 0) {
+        r = *(global const uint4 *)(row + 4 * d);
+    } else {
+        r.x = *(global const uint *)(row + (type == 2 ? d : d / 32 * 16 + d % 16));
+        r.y = *(global const uint *)(row + (type == 2 ? dim + d / 64 * 4 : dim / 2 + d / 32 * 4));
+    }
+    return r;
+}
+
+INLINE float4 qsa_open4(uint4 r, uint type, uint d)
+{
+    float x[4];
+    if (type == 1) {
+        x[0] = st_float_of_half((ushort)r.x);
+        x[1] = st_float_of_half((ushort)(r.x >> 16));
+        x[2] = st_float_of_half((ushort)r.y);
+        x[3] = st_float_of_half((ushort)(r.y >> 16));
+    } else if (type == 0) {
+        x[0] = st_float_of(r.x);
+        x[1] = st_float_of(r.y);
+        x[2] = st_float_of(r.z);
+        x[3] = st_float_of(r.w);
+    } else {
+        qsa_open_codes(x, r.x, type, d, r.y);
+    }
+    const float4 v = {x[0], x[1], x[2], x[3]};
+    return v;
+}
+
+/* acc + w * v */
+INLINE float4 qsa_add(float4 acc, float w, float4 v)
+{
+    acc.x = st_fma(w, v.x, acc.x);
+    acc.y = st_fma(w, v.y, acc.y);
+    acc.z = st_fma(w, v.z, acc.z);
+    acc.w = st_fma(w, v.w, acc.w);
+    return acc;
+}
+
+#define QSA_HEADS_MAX 12
+
+/* One split of the allowed positions of a row for up to at_once query heads of one key head, with a running softmax. splits 1: out
+ * [rows][heads][dim] is the result, gated. More: acc [rows][heads][splits][dim], and (largest score, sum) in state [rows][heads]
+ * [splits][2], for st_qsa_join. at_once is a constant of the kernel, so that sums stay in registers.
+ *
+ * Scores: four neighbours share two positions of the tile, each has every fourth run of eight elements, for all heads. Values: a
+ * work-item has four elements of all heads, and a share of the positions. query: in the end the sums of values. */
+INLINE void qsa_attend(uint at_once, local float *query, local float *weight, local float *factor, local uint *place,
+                       local uint *words, global float *restrict out, global float *restrict acc_all,
+                       global float *restrict state, global const float *restrict q, global const uchar *restrict k_cache,
+                       global const uchar *restrict v_cache, global const uint *restrict chosen,
+                       global const int *restrict count, global const int *restrict slot, global const int *restrict pos,
+                       uint heads, uint kv_heads, uint dim, uint context, uint limit, uint flags, uint kv_bytes, uint splits)
+{
+    const uint item = st_item(), row = st_group_y(), type = QSA_KV(flags), each = heads / kv_heads;
+    const uint parts = (each + at_once - 1) / at_once, split = st_group() % splits, part = st_group() / splits % parts;
+    const uint g = st_group() / splits / parts, head = g * each + part * at_once;
+    const uint own = each - part * at_once < at_once ? each - part * at_once : at_once;
+    const int listed = count[row];
+    const uint all = listed < 0 ? (uint)pos[row] + 1 : (uint)listed;
+    /* whole tiles go to the splits, so that cuts lie at multiples of a tile */
+    const uint tiles = (all + QSA_TILE - 1) / QSA_TILE, from = tiles * split / splits * QSA_TILE;
+    const uint stop = tiles * (split + 1) / splits * QSA_TILE, to = stop < all ? stop : all;
+    global const uint *list = chosen + (ulong)row * limit;
+    const ulong base = ((ulong)(uint)slot[row] * kv_heads + g) * context;
+    global const float *qr = q + ((ulong)row * heads + head) * (QSA_GATED(flags) ? 2 : 1) * dim;
+    const float scale = st_rsqrt((float)dim);
+    for (uint i = item; i < at_once * DIM_MAX; i += QSA_GROUP) {
+        const uint h = i / DIM_MAX, d = i % DIM_MAX;
+        query[i] = h < own && d < dim ? qr[(ulong)h * (QSA_GATED(flags) ? 2 : 1) * dim + d] * scale : 0.0f;
+    }
+    const uint quads = dim / 4, sharers = QSA_GROUP / quads, quad = item % quads, share = item / quads;
+    const uint soft = item / 8 < at_once ? item / 8 : 0; /* the head whose softmax this work-item and its neighbours do */
+    float top = -INFINITY, sum = 0.0f;
+    float4 acc[QSA_HEADS_MAX];
+    UNROLL
+    for (uint h = 0; h < at_once; h++)
+        acc[h].x = acc[h].y = acc[h].z = acc[h].w = 0.0f;
+    for (uint t0 = from; t0 < to; t0 += QSA_TILE) {
+        const uint n = to - t0 < QSA_TILE ? to - t0 : QSA_TILE;
+        st_barrier();
+        if (item < QSA_TILE) {
+            const uint t = t0 + (item < n ? item : n - 1);
+            place[item] = listed < 0 ? t : list[t];
+        }
+        st_barrier();
+        const uint piece = item % 4, t = item / 32 * 16 + item % 32 / 4;
+        global const uchar *first = k_cache + (base + place[t]) * kv_bytes;
+        global const uchar *second = k_cache + (base + place[t + 8]) * kv_bytes;
+        float dot[2][QSA_HEADS_MAX];
+        UNROLL
+        for (uint h = 0; h < at_once; h++)
+            dot[0][h] = dot[1][h] = 0.0f;
+        struct qsa_raw next0, next1;
+        if (piece * 8 < dim) {
+            next0 = qsa_fetch8(first, type, dim, piece * 8);
+            next1 = qsa_fetch8(second, type, dim, piece * 8);
+        }
+        for (uint d = piece * 8; d < dim; d += 32) {
+            float x[8], y[8];
+            qsa_open8(x, &next0, type, d);
+            qsa_open8(y, &next1, type, d);
+            if (d + 32 < dim) {
+                next0 = qsa_fetch8(first, type, dim, d + 32);
+                next1 = qsa_fetch8(second, type, dim, d + 32);
+            }
+            UNROLL
+            for (uint h = 0; h < at_once; h++) {
+                UNROLL
+                for (uint i = 0; i < 8; i += 4) {
+                    const float4 v = *(local const float4 *)(query + h * DIM_MAX + d + i);
+                    dot[0][h] = st_fma(v.x, x[i], dot[0][h]);
+                    dot[1][h] = st_fma(v.x, y[i], dot[1][h]);
+                    dot[0][h] = st_fma(v.y, x[i + 1], dot[0][h]);
+                    dot[1][h] = st_fma(v.y, y[i + 1], dot[1][h]);
+                    dot[0][h] = st_fma(v.z, x[i + 2], dot[0][h]);
+                    dot[1][h] = st_fma(v.z, y[i + 2], dot[1][h]);
+                    dot[0][h] = st_fma(v.w, x[i + 3], dot[0][h]);
+                    dot[1][h] = st_fma(v.w, y[i + 3], dot[1][h]);
+                }
+            }
+        }
+        UNROLL
+        for (uint h = 0; h < at_once; h++)
+            UNROLL
+            for (uint k = 0; k < 2; k++) {
+                float v = dot[k][h];
+                v = v + st_float_of(exchange(words, st_bits_of(v), 2));
+                v = v + st_float_of(exchange(words, st_bits_of(v), 1));
+                if (h % 4 == piece)
+                    weight[(t + 8 * k) * at_once + h] = t + 8 * k < n ? v : -INFINITY;
+            }
+        st_barrier();
+        float score[QSA_TILE / 8], most = top, more = 0.0f;
+        UNROLL
+        for (uint i = 0; i < QSA_TILE / 8; i++) {
+            score[i] = weight[(8 * i + item % 8) * at_once + soft];
+            most = score[i] > most ? score[i] : most;
+        }
+        for (uint mask = 4; mask > 0; mask /= 2) {
+            const float other = st_float_of(exchange(words, st_bits_of(most), mask));
+            most = other > most ? other : most;
+        }
+        UNROLL
+        for (uint i = 0; i < QSA_TILE / 8; i++) {
+            score[i] = st_expf(score[i] - most);
+            more = more + score[i];
+        }
+        for (uint mask = 4; mask > 0; mask /= 2)
+            more = more + st_float_of(exchange(words, st_bits_of(more), mask));
+        const float keep = st_expf(top - most);
+        sum = st_fma(sum, keep, more);
+        top = most;
+        if (item / 8 < at_once) {
+            UNROLL
+            for (uint i = 0; i < QSA_TILE / 8; i++)
+                weight[(8 * i + item % 8) * at_once + soft] = score[i];
+            if (item % 8 == 0)
+                factor[soft] = keep;
+        }
+        st_barrier();
+        UNROLL
+        for (uint h = 0; h < at_once; h++) {
+            const float k = factor[h];
+            acc[h].x = acc[h].x * k;
+            acc[h].y = acc[h].y * k;
+            acc[h].z = acc[h].z * k;
+            acc[h].w = acc[h].w * k;
+        }
+        /* four positions at a time, so that their loads are under way together; the weight past the last is 0 */
+        for (uint i = share; i < n && share < sharers; i += 4 * sharers) {
+            uint4 value[4];
+            UNROLL
+            for (uint k = 0; k < 4; k++) {
+                const uint at = i + k * sharers < QSA_TILE ? i + k * sharers : 0;
+                value[k] = qsa_fetch4(v_cache + (base + place[at]) * kv_bytes, type, dim, quad * 4);
+            }
+            UNROLL
+            for (uint k = 0; k < 4; k++) {
+                if (i + k * sharers >= n)
+                    break;
+                const float4 v = qsa_open4(value[k], type, quad * 4);
+                local const float4 *w = (local const float4 *)(weight + (i + k * sharers) * at_once);
+                UNROLL
+                for (uint h = 0; h < at_once; h += 4) {
+                    acc[h] = qsa_add(acc[h], w[h / 4].x, v);
+                    acc[h + 1] = qsa_add(acc[h + 1], w[h / 4].y, v);
+                    acc[h + 2] = qsa_add(acc[h + 2], w[h / 4].z, v);
+                    acc[h + 3] = qsa_add(acc[h + 3], w[h / 4].w, v);
+                }
+            }
+        }
+    }
+    for (uint s = 0; s < sharers; s++) {
+        st_barrier();
+        if (share == s)
+            UNROLL
+            for (uint h = 0; h < at_once; h++) {
+                local float4 *at = (local float4 *)(query + h * DIM_MAX + quad * 4);
+                float4 v = acc[h];
+                if (s > 0) {
+                    const float4 before = *at;
+                    v.x = before.x + v.x;
+                    v.y = before.y + v.y;
+                    v.z = before.z + v.z;
+                    v.w = before.w + v.w;
+                }
+                *at = v;
+            }
+    }
+    if (item % 8 == 0 && item / 8 < at_once)
+        factor[soft] = sum;
+    st_barrier();
+    const ulong to_head = (ulong)row * heads + head;
+    if (splits > 1 && item % 8 == 0 && item / 8 < own) {
+        state[((to_head + soft) * splits + split) * 2] = top;
+        state[((to_head + soft) * splits + split) * 2 + 1] = sum;
+    }
+    for (uint i = item; i < own * dim && (splits == 1 || from < to); i += QSA_GROUP) {
+        const uint h = i / dim, d = i % dim;
+        const float v = query[h * DIM_MAX + d];
+        if (splits > 1)
+            acc_all[((to_head + h) * splits + split) * dim + d] = v;
+        else
+            out[(to_head + h) * dim + d] =
+                v / factor[h] * (QSA_GATED(flags) ? st_sigmoidf(qr[(ulong)h * 2 * dim + dim + d]) : 1.0f);
+    }
+}
+
+/* grid: (kv_heads * ceil(query heads of a key head / at_once) * splits, rows). dim: a multiple of 8. */
+#define QSA_ATTEND(name, at_once) \
+    KERNEL(QSA_GROUP) name(global float *restrict out, global float *restrict acc, global float *restrict state, \
+                           global const float *restrict q, global const uchar *restrict k_cache, \
+                           global const uchar *restrict v_cache, global const uint *restrict chosen, \
+                           global const int *restrict count, global const int *restrict slot, \
+                           global const int *restrict pos, uint heads, uint kv_heads, uint dim, uint context, uint limit, \
+                           uint flags, uint kv_bytes, uint splits) \
+    { \
+        LOCAL_ARRAY(float, query, (at_once)*DIM_MAX); \
+        LOCAL_ARRAY(float, weight, QSA_TILE * (at_once)); \
+        LOCAL_ARRAY(float, factor, 16); \
+        LOCAL_ARRAY(uint, place, QSA_TILE); \
+        LOCAL_ARRAY(uint, words, QSA_GROUP); \
+        qsa_attend(at_once, query, weight, factor, place, words, out, acc, state, q, k_cache, v_cache, chosen, count, slot, \
+                   pos, heads, kv_heads, dim, context, limit, flags, kv_bytes, splits); \
+    }
+
+QSA_ATTEND(st_qsa_attend_4, 4)
+QSA_ATTEND(st_qsa_attend_12, 12)
+
+/* out = splits put together in order, gated. A split without positions has no sum and no values. grid: (heads, rows). */
+KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global const float *restrict acc, global const float *restrict state,
+                           global const float *restrict q, uint heads, uint dim, uint splits, uint flags)
+{
+    const uint h = st_group(), row = st_group_y();
+    const ulong place = (ulong)row * heads + h;
+    float top = -INFINITY, sum = 0.0f;
+    for (uint s = 0; s < splits; s++)
+        top = state[(place * splits + s) * 2] > top ? state[(place * splits + s) * 2] : top;
+    for (uint s = 0; s < splits; s++)
+        sum = st_fma(state[(place * splits + s) * 2 + 1], st_expf(state[(place * splits + s) * 2] - top), sum);
+    for (uint i = st_item(); i < dim; i += QSA_GROUP) {
+        float v = 0.0f;
+        for (uint s = 0; s < splits; s++) {
+            const float w = st_expf(state[(place * splits + s) * 2] - top);
+            if (w > 0.0f)
+                v = st_fma(acc[(place * splits + s) * dim + i], w, v);
+        }
+        v = v / sum;
+        out[place * dim + i] = QSA_GATED(flags) ? v * st_sigmoidf(q[place * 2 * dim + dim + i]) : v;
+    }
 }

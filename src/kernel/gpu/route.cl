@@ -67,33 +67,76 @@ KERNEL(GROUP) st_route_choose(global int *restrict expert, global float *restric
     }
 }
 
-/* Exclusive sum over the group; *total the sum. room: two times GROUP words. */
-INLINE uint route_rank(local uint *room, uint value, uint *total)
+#define ROUTE_EACH 16      /* experts of a work-item, at most */
+#define ROUTE_ENTRIES 256 /* choices of a window, at most */
+
+/* The whole choice of a window, as st_route_choose, st_route_count, st_route_sum and st_route_place make it: 32 neighbours have a
+ * row, with the logits in registers. One group; rows up to 8, experts up to 512, rows * used up to 256. */
+KERNEL(GROUP) st_route_window(global int *restrict expert, global float *restrict weight, global float *restrict shared,
+                              global int *restrict first, global int *restrict entry, global int *restrict where,
+                              global const float *restrict logits, uint rows, uint experts, uint used)
 {
-    const uint item = st_item();
-    uint from = 0;
-    room[item] = value;
-    st_barrier();
-    for (uint step = 1; step < GROUP; step *= 2) {
-        const uint v = room[from + item] + (item >= step ? room[from + item - step] : 0);
-        from = GROUP - from;
-        room[from + item] = v;
-        st_barrier();
+    LOCAL_ARRAY(uint, words, GROUP);
+    LOCAL_ARRAY(uint, chosen, ROUTE_ENTRIES);
+    const uint item = st_item(), lane = item % 32, mine = item / 32, row = mine < rows ? mine : 0;
+    global const float *logit = logits + (ulong)row * experts;
+    uint key[ROUTE_EACH]; /* 0: none, or taken */
+    UNROLL
+    for (uint i = 0; i < ROUTE_EACH; i++)
+        key[i] = 32 * i + lane < experts ? route_key(logit[32 * i + lane]) + 1 : 0;
+    float largest = 0.0f, sum = 0.0f, own = 0.0f;
+    for (uint n = 0; n < used; n++) {
+        uint best = 0, place = 0; /* experts - index, so that the lowest index is the largest */
+        UNROLL
+        for (uint i = 0; i < ROUTE_EACH; i++)
+            best = key[i] > best ? key[i] : best;
+        best = max32(words, best);
+        UNROLL
+        for (uint i = ROUTE_EACH; i-- > 0;)
+            place = key[i] == best ? experts - 32 * i - lane : place;
+        const uint e = experts - max32(words, place);
+        UNROLL
+        for (uint i = 0; i < ROUTE_EACH; i++)
+            key[i] = e == 32 * i + lane ? 0 : key[i];
+        const float v = logit[e];
+        largest = n == 0 ? v : largest;
+        const float w = st_expf(v - largest);
+        sum = sum + w;
+        own = n == lane ? w : own;
+        if (lane == 0 && mine < rows) {
+            chosen[row * used + n] = e;
+            expert[row * used + n] = (int)e;
+        }
     }
-    *total = room[from + GROUP - 1];
-    const uint mine = room[from + item] - value;
+    if (mine < rows && lane < used)
+        weight[row * used + lane] = own / sum;
+    if (mine < rows && lane == 0)
+        shared[row] = st_sigmoidf(shared[row]);
     st_barrier();
-    return mine;
+    const uint entries = rows * used;
+    for (uint e = item; e <= experts; e += GROUP) {
+        uint before = 0;
+        for (uint i = 0; i < entries; i++)
+            before += chosen[i] < e;
+        first[e] = (int)before;
+    }
+    if (item < entries) {
+        uint at = 0;
+        for (uint i = 0; i < entries; i++)
+            at += chosen[i] < chosen[item] || (chosen[i] == chosen[item] && i < item);
+        entry[at] = (int)item;
+        where[item] = (int)at;
+    }
 }
 
 /* first[expert + 1] = number of entries of the expert. grid: (experts, 1). */
 KERNEL(GROUP) st_route_count(global int *restrict first, global const int *restrict expert, uint entries)
 {
-    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    LOCAL_ARRAY(uint, room, BEFORE_WORDS);
     uint count = 0, total;
     for (uint i = st_item(); i < entries; i += GROUP)
         count += (uint)expert[i] == st_group();
-    (void)route_rank(room, count, &total);
+    (void)before256(room, count, &total);
     if (st_item() == 0)
         first[st_group() + 1] = (int)total;
 }
@@ -101,14 +144,14 @@ KERNEL(GROUP) st_route_count(global int *restrict first, global const int *restr
 /* Sums up first in place. One group. */
 KERNEL(GROUP) st_route_sum(global int *restrict first, uint experts)
 {
-    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    LOCAL_ARRAY(uint, room, BEFORE_WORDS);
     uint before = 0;
     if (st_item() == 0)
         first[0] = 0;
     for (uint base = 0; base < experts; base += GROUP) {
         const uint e = base + st_item(), value = e < experts ? (uint)first[e + 1] : 0;
         uint total;
-        const uint mine = route_rank(room, value, &total);
+        const uint mine = before256(room, value, &total);
         if (e < experts)
             first[e + 1] = (int)(before + mine + value);
         before += total;
@@ -119,7 +162,7 @@ KERNEL(GROUP) st_route_sum(global int *restrict first, uint experts)
 KERNEL(GROUP) st_route_place(global int *restrict entry, global int *restrict where, global const int *restrict first,
                              global const int *restrict expert, uint entries)
 {
-    LOCAL_ARRAY(uint, room, 2 * GROUP);
+    LOCAL_ARRAY(uint, room, BEFORE_WORDS);
     const uint e = st_group();
     uint at = (uint)first[e];
     if (first[e] == first[e + 1])
@@ -127,7 +170,7 @@ KERNEL(GROUP) st_route_place(global int *restrict entry, global int *restrict wh
     for (uint base = 0; base < entries; base += GROUP) {
         const uint i = base + st_item(), mine = i < entries && (uint)expert[i] == e;
         uint total;
-        const uint place = route_rank(room, mine, &total);
+        const uint place = before256(room, mine, &total);
         if (mine) {
             entry[at + place] = (int)i;
             where[i] = (int)(at + place);
