@@ -145,12 +145,38 @@ INLINE uint2 rows_pair(uint x, uint y)
     return v;
 }
 
+/* Q2_0: shifts give the codes of every fourth element, and the activations lie ready in that order (layout.h). The codes are
+ * one too large: the activations' sum is taken away from the product. */
+INLINE void rows_open(int type, struct part *w, local const uchar *row, local const uint *grid, uint p)
+{
+    if (type != T_Q2_0) {
+        part_open(type, w, row, grid, p);
+        return;
+    }
+    local const uchar *block = row + p / 2 * PART_BYTES(T_Q2_0);
+    w->d[0] = part_half(T_Q2_0, block);
+    UNROLL
+    for (uint t = 0; t < 2; t++) {
+        const uint q = part_32(T_Q2_0, block + 8 * (p % 2) + 4 * t, 2);
+        UNROLL
+        for (uint i = 0; i < 4; i++)
+            w->w[4 * t + i] = q >> 2 * i & 0x03030303u;
+    }
+}
+
+/* Sixteen activation bytes, the half h of part `number`, in the order of rows_open. */
+INLINE uint4 rows_half(int type, global const uchar *x, uint n, uint number, uint h)
+{
+    if (type == T_Q2_0)
+        return *(global const uint4 *)(x + ST_Q8_TRANSPOSED(n) + ((number % 4 * 2 + h) * ST_T_UNITS(n) + number / 4) * 16);
+    return *(global const uint4 *)(x + ((number % 2 * 2 + h) * ST_UNITS(n) + number / 2) * 16);
+}
+
 /* Step 2 for one part and one activation row. number: of the part in the row, p: in the chunk of `parts`. */
 INLINE void rows_term(int type, const struct part *w, global const uchar *x, uint n, uint number, uint p, uint parts,
                       local uint2 *terms)
 {
-    const uint4 q0 = *(global const uint4 *)(x + ST_PLACE(n, 32 * number)),
-                q1 = *(global const uint4 *)(x + ST_PLACE(n, 32 * number + 16));
+    const uint4 q0 = rows_half(type, x, n, number, 0), q1 = rows_half(type, x, n, number, 1);
     const int first = rows_dot4(w->w, q0), second = rows_dot4(w->w + 4, q1);
     if (PART_LARGE(type)) {
         int min = 0;
@@ -174,7 +200,8 @@ INLINE void rows_term(int type, const struct part *w, global const uchar *x, uin
         terms[2 * p + 1] = rows_pair(st_bits_of(w->d[1] * d), st_bits_of((float)second));
     } else {
         const uint per = PART_OFFSET(type) ? 2 : 1;
-        terms[per * p] = rows_pair(st_bits_of(w->d[0] * d), st_bits_of((float)(first + second)));
+        const int less = type == T_Q2_0 ? ((global const int *)(x + ST_Q8_SUMS(n)))[number] : 0;
+        terms[per * p] = rows_pair(st_bits_of(w->d[0] * d), st_bits_of((float)(first + second - less)));
         if (PART_OFFSET(type))
             terms[2 * p + 1] = rows_pair(st_bits_of(w->m), st_bits_of(((global const float *)(x + ST_Q8_S(n)))[number]));
     }
@@ -211,6 +238,7 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
                          local uint2 *terms, local const uint *grid)
 {
     const uint item = st_item(), parts = a->n / 32, rows = a->here * a->joint;
+    global const uchar *x0 = a->x + (ulong)rows_input(a, m0) * a->stride;
     float acc = 0.0f;
     for (uint from = 0; from < parts; from += a->chunk) {
         const uint some = parts - from < a->chunk ? parts - from : a->chunk, per = ROWS_TERMS(type, some);
@@ -219,13 +247,21 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
         rows_stage(a, s, tile, at, bytes);
         st_copies_wait(0);
         st_barrier();
-        for (uint u = item; u < rows * some; u += GROUP) {
-            const uint r = u / some, p = u - r * some;
+        const uint next_r = GROUP / some, next_p = GROUP - next_r * some;
+        uint r = item / some, p = item - r * some;
+        while (r < rows) {
             struct part part;
-            part_open(type, &part, rows_at(a, s, tile, r, at, bytes), grid, p);
-            for (uint m = 0; m < count; m++)
+            rows_open(type, &part, rows_at(a, s, tile, r, at, bytes), grid, p);
+            rows_term(type, &part, x0, a->n, from + p, p, some, terms + r * count * per);
+            for (uint m = 1; m < count; m++)
                 rows_term(type, &part, a->x + (ulong)rows_input(a, m0 + m) * a->stride, a->n, from + p, p, some,
                           terms + (r * count + m) * per);
+            r += next_r;
+            p += next_p;
+            if (p >= some) {
+                p -= some;
+                r++;
+            }
         }
         st_barrier();
         if (item < rows * count)
