@@ -14,9 +14,9 @@
  *   images=A+B         architectures that there are images for (build: those of this build); its own when absent
  *   nogeneric          the driver does not load images for a family
  *   lacks=KERNEL       no image has this kernel
- *   oom=N              the Nth allocation finds no memory
- *   refuse=N, late=N, lost=N, stuck=N
- *                      launch N is refused; fails when it runs; finds the device lost; never ends
+ *   oom=N, hostoom=N   allocation N finds no memory; the same for page-locked memory, allocated and registered ones together
+ *   refuse=N, late=N   launch N is refused; fails when it runs
+ *   lost=N, stuck=N    launch N finds the device lost; never ends
  *   patience=MS        after so long without progress a stuck device is given up; 10000 when absent
  *   slow=US            every command takes so much longer
  *   pci=, uuid=, model=, units=, unusable=REASON
@@ -139,7 +139,8 @@ static bool parse_option(struct st_sim_spec *s, const char *option)
         uint32_t *value;
     } counts[] = {{"lanes", &s->lanes}, {"oom", &s->oom},           {"refuse", &s->refuse},
                   {"late", &s->late},   {"lost", &s->lost},         {"stuck", &s->stuck},
-                  {"slow", &s->slow},   {"patience", &s->patience}, {"units", &s->units}};
+                  {"slow", &s->slow},   {"patience", &s->patience}, {"units", &s->units},
+                  {"hostoom", &s->host_oom}};
     size_t length = (size_t)(value - option);
     value++;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -455,6 +456,16 @@ static void sim_release(struct st_rt_device *dev, st_addr address)
     drop_range(dev, address, false);
 }
 
+/* The lock is held: a lost device, or the page-locked memory that was to fail. */
+static enum strata_result enter_host(struct st_rt_device *dev, uint64_t size, struct strata_error *err)
+{
+    enum strata_result r = st_sim_alive(dev, err);
+    if (r == STRATA_OK && ++dev->host_allocations == dev->spec->host_oom)
+        r = st_fail(err, STRATA_E_LIMIT, "%s: page-locked memory %u, of %llu bytes, was not to be had, as was asked for",
+                    dev->name, dev->host_allocations, (unsigned long long)size);
+    return r;
+}
+
 static enum strata_result sim_host_allocate(struct st_rt_device *dev, uint64_t size, void **out,
                                             struct strata_error *err)
 {
@@ -462,7 +473,7 @@ static enum strata_result sim_host_allocate(struct st_rt_device *dev, uint64_t s
     if (memory == MAP_FAILED)
         return st_fail(err, STRATA_E_MEMORY, "%s: no host memory for %llu bytes", dev->name, (unsigned long long)size);
     pthread_mutex_lock(&dev->rt->lock);
-    enum strata_result r = st_sim_alive(dev, err);
+    enum strata_result r = enter_host(dev, size, err);
     if (r == STRATA_OK)
         r = add_range(dev, memory, size, true, true, err);
     pthread_mutex_unlock(&dev->rt->lock);
@@ -485,7 +496,7 @@ static enum strata_result sim_host_register(struct st_rt_device *dev, void *memo
     if (!memory || !size || address % page || size % page)
         return st_fail(err, STRATA_E_ARGUMENT, "%s: page-locked memory must be whole pages", dev->name);
     pthread_mutex_lock(&dev->rt->lock);
-    enum strata_result r = st_sim_alive(dev, err);
+    enum strata_result r = enter_host(dev, size, err);
     for (size_t i = 0; i < dev->ranges && r == STRATA_OK; i++)
         if (dev->range[i].host && dev->range[i].start == address && dev->range[i].size == size) {
             pthread_mutex_unlock(&dev->rt->lock);

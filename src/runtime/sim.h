@@ -24,6 +24,7 @@ struct st_sim_spec {
     uint64_t most;          /* bytes of one allocation; 0: as many as there are */
     uint32_t lanes, units;
     uint32_t oom;      /* this allocation fails */
+    uint32_t host_oom; /* likewise of page-locked host memory */
     uint32_t refuse;   /* this launch is refused, the device goes on */
     uint32_t late;     /* this launch fails when it runs, the device is lost */
     uint32_t lost;     /* the device is lost when this launch is given */
@@ -54,7 +55,7 @@ struct st_rt_device {
     size_t ranges, room;
     uint64_t used;
     bool driver_took; /* its share is part of used */
-    uint32_t allocations, launches;
+    uint32_t allocations, host_allocations, launches;
     struct st_queue *queues;
     uint64_t progress; /* commands that ended, on all queues */
     bool is_lost;

@@ -50,7 +50,7 @@ struct st_queue {
     pthread_t thread;
     struct list commands;
     uint64_t given, ended;
-    bool stop;
+    bool stop, busy; /* busy: a command is being run */
     struct st_graph *capture;
     struct st_fibers *fibers;
     double time; /* modelled clock, microseconds */
@@ -131,6 +131,14 @@ static bool reached(st_addr address, uint32_t value)
     return (int32_t)(__atomic_load_n((const uint32_t *)(uintptr_t)address, __ATOMIC_ACQUIRE) - value) >= 0;
 }
 
+static bool lost(struct st_rt_device *dev)
+{
+    pthread_mutex_lock(&dev->rt->lock);
+    bool is_lost = dev->is_lost;
+    pthread_mutex_unlock(&dev->rt->lock);
+    return is_lost;
+}
+
 static void run(struct st_queue *q, const struct command *c)
 {
     struct st_rt_device *dev = q->dev;
@@ -168,7 +176,7 @@ static void run(struct st_queue *q, const struct command *c)
         pthread_mutex_unlock(lock);
         break;
     case GRAPH:
-        for (const struct command *g = c->graph->commands.first; g; g = g->next)
+        for (const struct command *g = c->graph->commands.first; g && !lost(dev); g = g->next)
             run(q, g);
         break;
     case WAIT_VALUE:
@@ -199,11 +207,13 @@ static void *queue_main(void *arg)
         if (!c->next)
             q->commands.end = &q->commands.first;
         bool dead = dev->is_lost; /* a lost device runs nothing, but what was given counts as ended */
+        q->busy = !dead;
         pthread_mutex_unlock(&dev->rt->lock);
         if (!dead)
             run(q, c);
         free(c);
         pthread_mutex_lock(&dev->rt->lock);
+        q->busy = false;
         q->ended++;
         dev->progress++;
         pthread_cond_broadcast(&dev->rt->moved);
@@ -371,6 +381,28 @@ enum strata_result st_sim_write_value(struct st_queue *q, st_addr address, uint3
 
 /* ---- waiting ---- */
 
+/* A lost device runs nothing new; under the lock, waits for what it was running, which may still touch memory of the caller's. */
+static void settle(struct st_rt_device *dev)
+{
+    struct st_queue *q = dev->is_lost ? dev->queues : NULL;
+    while (q) {
+        if (q->busy)
+            pthread_cond_wait(&dev->rt->moved, &dev->rt->lock);
+        q = q->busy ? q : q->next;
+    }
+}
+
+/* enter for calls that wait. */
+static enum strata_result enter_to_wait(struct st_rt_device *dev, struct strata_error *err)
+{
+    pthread_mutex_lock(&dev->rt->lock);
+    settle(dev);
+    enum strata_result r = st_sim_alive(dev, err);
+    if (r != STRATA_OK)
+        pthread_mutex_unlock(&dev->rt->lock);
+    return r;
+}
+
 /* Waits under the lock until *value >= wanted, and gives a stuck device up when it makes no progress for its patience.
  * Gives the lock back. */
 static enum strata_result wait_for(struct st_rt_device *dev, const uint64_t *value, uint64_t wanted,
@@ -396,6 +428,7 @@ static enum strata_result wait_for(struct st_rt_device *dev, const uint64_t *val
             st_sim_lose(dev, "no progress for %u ms", dev->spec->patience);
         }
     }
+    settle(dev);
     enum strata_result r = st_sim_alive(dev, err);
     pthread_mutex_unlock(&dev->rt->lock);
     return r;
@@ -403,7 +436,7 @@ static enum strata_result wait_for(struct st_rt_device *dev, const uint64_t *val
 
 enum strata_result st_sim_queue_sync(struct st_queue *q, struct strata_error *err)
 {
-    enum strata_result r = enter(q->dev, err);
+    enum strata_result r = enter_to_wait(q->dev, err);
     return r == STRATA_OK ? wait_for(q->dev, &q->ended, q->given, err) : r;
 }
 
@@ -420,7 +453,7 @@ enum strata_result st_sim_device_sync(struct st_rt_device *dev, struct strata_er
     enum strata_result r = STRATA_OK;
     for (struct st_queue *q = dev->queues; q && r == STRATA_OK; q = q->next)
         r = st_sim_queue_sync(q, err);
-    if (!dev->queues && (r = enter(dev, err)) == STRATA_OK)
+    if (!dev->queues && (r = enter_to_wait(dev, err)) == STRATA_OK)
         pthread_mutex_unlock(&dev->rt->lock);
     return r;
 }
@@ -510,7 +543,7 @@ enum strata_result st_sim_event_wait(struct st_queue *q, struct st_event *event,
 
 enum strata_result st_sim_event_sync(struct st_event *event, struct strata_error *err)
 {
-    enum strata_result r = enter(event->dev, err);
+    enum strata_result r = enter_to_wait(event->dev, err);
     return r == STRATA_OK ? wait_for(event->dev, &event->done, event->wanted, err) : r;
 }
 

@@ -1,0 +1,71 @@
+/* Machines of simulated devices for tests of the engine: the miniature model, requests on it, and runtimes whose devices change
+ * from one opening to the next. */
+#ifndef ST_TESTS_MACHINE_H
+#define ST_TESTS_MACHINE_H
+
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+enum { TINY_VOCABULARY = 600, TINY_LAYERS = 5 };
+
+extern const struct st_runtime st_runtime_sim;
+
+/* "<build>/tests/topology/tiny.gguf" */
+static inline enum strata_result open_tiny(struct strata_model **out, struct strata_error *err)
+{
+    const char *build = getenv("STRATA_TEST_BUILD");
+    char path[1024];
+    snprintf(path, sizeof path, "%s/tests/topology/tiny.gguf", build ? build : ".");
+    return strata_model_open(path, out, err);
+}
+
+/* Ids that no two neighbouring positions share. */
+static inline void make_ids(int32_t *ids, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ids[i] = (int32_t)((i * 37 + 11) % TINY_VOCABULARY);
+}
+
+static __attribute__((noinline, unused)) void assert_says(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+/* ---- simulated devices that change: the list of each opening of the runtime, the last one for all that follow ---- */
+
+static const char *sim_openings[4]; /* NULL: the runtime cannot be opened; "": as the engine asks */
+static int sim_opening_count, sim_opened;
+
+static inline enum strata_result open_changing_sim(const struct st_runtime_options *o, struct st_rt **out,
+                                                   struct strata_error *err)
+{
+    int i = sim_opened < sim_opening_count ? sim_opened : sim_opening_count - 1;
+    struct st_runtime_options own = *o;
+    sim_opened++;
+    if (!sim_openings[i])
+        return st_fail(err, STRATA_E_UNSUPPORTED, "the driver does not answer");
+    own.devices = sim_openings[i][0] ? sim_openings[i] : o->devices;
+    return st_runtime_sim.open(&own, out, err);
+}
+
+/* A table of one runtime, opened with the given lists one after the other. */
+static inline const struct st_runtime *const *changing_sim(const char *first, const char *then)
+{
+    static struct st_runtime sim;
+    static const struct st_runtime *const tables[] = {&sim, NULL};
+    sim = st_runtime_sim;
+    sim.open = open_changing_sim;
+    sim_openings[0] = first;
+    sim_openings[1] = then;
+    sim_opening_count = 2;
+    sim_opened = 0;
+    return tables;
+}
+
+#endif
