@@ -284,7 +284,10 @@ enum strata_result st_engine_ready(struct strata_engine *e, struct strata_error 
         r = open_stages(e, err);
     if (r) {
         close_stages(e);
-        return st_fail_in(err, r, "the model could not be loaded again after %s was lost", e->lost[e->n_lost - 1].name);
+        if (err)
+            err->code = STRATA_E_DEVICE; /* whatever it was, the caller's request is not the reason */
+        return st_fail_in(err, STRATA_E_DEVICE, "the model could not be loaded again after %s was lost",
+                          e->lost[e->n_lost - 1].name);
     }
     e->broken = false;
     for (uint32_t i = 0; i < e->options.sessions; i++)
