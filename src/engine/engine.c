@@ -361,7 +361,7 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
     struct strata_engine *e = s->engine;
     enum strata_result r = check_ids(e, in->ids, in->count, err);
     if (!r)
-        r = st_engine_ready(e, err);
+        r = st_session_ready(s, err);
     if (r)
         return r;
     if (in->count > e->options.context - s->count)
@@ -395,7 +395,7 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
         return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", e->model->gguf->path);
     enum strata_result r = check_ids(e, ids, count, err);
     if (!r)
-        r = st_engine_ready(e, err);
+        r = st_session_ready(s, err);
     if (r)
         return r;
     if (first > e->options.context || count > e->options.context - first)

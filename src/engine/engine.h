@@ -70,6 +70,7 @@ struct strata_session {
     uint32_t slot;
     int32_t *ids; /* [context] */
     uint32_t count;
+    bool unclear;      /* the recurrent state could not be cleared: that must come before the next pass */
     int32_t next_axis; /* rotary position of the next text token: count plus what images have taken off */
     _Atomic bool cancelled;
 };
@@ -129,6 +130,8 @@ enum strata_result st_engine_ready(struct strata_engine *e, struct strata_error 
 
 /* Forgets what the session holds; a cancel that is under way stays. */
 void st_session_forget(struct strata_session *s);
+/* Before a pass or a copy of state: the engine is ready, and what the session forgot is cleared. */
+enum strata_result st_session_ready(struct strata_session *s, struct strata_error *err);
 
 /* Fills the engine's rows with tokens [from, from + n) of an evaluation that begins behind what the session holds. No logits. */
 void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n);

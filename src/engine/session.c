@@ -111,21 +111,36 @@ static enum strata_result for_pieces(const struct strata_session *s,
     return r;
 }
 
+struct clearing {
+    const struct strata_session *session;
+    struct strata_error *err;
+};
+
 static enum strata_result clear_piece(void *user, struct st_stage *stage, const struct st_state_piece *p)
 {
-    const struct strata_session *s = user;
+    const struct clearing *c = user;
     return p->tokens_per_unit ? STRATA_OK
-                              : stage->ops->clear(stage, p->base + s->slot * p->slot_stride, p->unit_bytes, NULL);
+                              : stage->ops->clear(stage, p->base + c->session->slot * p->slot_stride, p->unit_bytes, c->err);
 }
 
 void st_session_forget(struct strata_session *s)
 {
-    /* A device that cannot clear its memory has failed; the next pass on it reports that. */
-    for_pieces(s, clear_piece, s);
+    s->unclear = for_pieces(s, clear_piece, &(struct clearing){.session = s}) != STRATA_OK;
     s->count = 0;
     s->next_axis = 0;
     if (s->engine->logits_of == s)
         s->engine->logits_of = NULL;
+}
+
+enum strata_result st_session_ready(struct strata_session *s, struct strata_error *err)
+{
+    enum strata_result r = st_engine_ready(s->engine, err);
+    if (!r && s->unclear)
+        r = for_pieces(s, clear_piece, &(struct clearing){.session = s, .err = err});
+    if (r)
+        return r;
+    s->unclear = false;
+    return STRATA_OK;
 }
 
 void strata_session_reset(struct strata_session *s)
@@ -208,7 +223,7 @@ static struct file_header header_of(const struct strata_session *s)
 
 enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
 {
-    enum strata_result r = st_engine_ready(s->engine, err);
+    enum strata_result r = st_session_ready(s, err);
     if (r)
         return r;
     struct writer w = {.err = err, .hash = XXH3_createState()};
@@ -293,7 +308,7 @@ enum strata_result strata_session_restore(struct strata_session *s, const char *
 {
     struct st_map map;
     struct file_header h;
-    enum strata_result r = st_engine_ready(s->engine, err);
+    enum strata_result r = st_session_ready(s, err);
     if (!r)
         r = st_map_open(path, &map, err);
     if (r)
