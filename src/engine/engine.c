@@ -265,6 +265,7 @@ void st_engine_find_lost(struct strata_engine *e)
         e->broken = true;
         e->n_lost = e->n_lost < ST_STAGES_MAX ? e->n_lost + 1 : ST_STAGES_MAX;
         struct st_lost_device *lost = &e->lost[e->n_lost - 1];
+        lost->given_up = dev->given_up && !(dev->info.features & ST_FEATURE_SIMULATED);
         snprintf(lost->name, sizeof lost->name, "%s", dev->name);
         snprintf(lost->why, sizeof lost->why, "%.*s", (int)sizeof lost->why - 1, why.text);
     }

@@ -21,6 +21,7 @@ struct st_hand_off {
 /* A device that was lost while the model ran on it. */
 struct st_lost_device {
     char name[16], why[300];
+    bool given_up; /* and its driver would wait for ever if it were opened again */
 };
 
 struct strata_model {

@@ -48,11 +48,11 @@ static enum strata_result open_device(struct strata_engine *e, const struct st_s
     return as_device_failure(r, err);
 }
 
-/* Why a device was lost before, or NULL. */
-static const char *lost_before(const struct strata_engine *e, const char *name)
+/* Why a device that was lost before is not opened again, or NULL. */
+static const char *shut_out(const struct strata_engine *e, const struct st_found *found)
 {
     for (int i = 0; i < e->n_lost; i++)
-        if (!strcmp(e->lost[i].name, name))
+        if (!strcmp(e->lost[i].name, found->name) && (!found->named || e->lost[i].given_up))
             return e->lost[i].why;
     return NULL;
 }
@@ -67,15 +67,15 @@ static enum strata_result open_devices(struct strata_engine *e, const struct st_
     for (int i = 0; i < set->chosen_count; i++) {
         struct st_device *dev = NULL;
         const struct st_found *found = &set->list[set->chosen[i]];
-        const char *lost = found->named ? NULL : lost_before(e, found->name);
+        const char *lost = shut_out(e, found);
         struct strata_error why = {0};
-        enum strata_result r = lost ? st_fail(&why, STRATA_E_DEVICE, "it was lost: %s", lost)
+        enum strata_result r = lost ? st_fail(&why, STRATA_E_DEVICE, "it was lost and is not used again: %s", lost)
                                     : open_device(e, config, set->chosen[i], &dev, &why);
         if (r && found->named) {
             set->chosen_count = kept;
             if (err)
                 *err = why;
-            return r;
+            return lost ? st_fail_in(err, r, "%s", found->name) : r;
         }
         if (r) {
             st_plan_note(&e->plan, "%s is left out: %s", found->name, why.text);

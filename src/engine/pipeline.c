@@ -56,11 +56,13 @@ void st_pipeline_close(struct strata_engine *e)
     for (int place = 0; place + 1 < e->n_stages; place++)
         for (int k = 0; k < ST_STAGE_PASSES; k++) {
             struct st_hand_off *h = &e->hand_off[place][k];
+            bool ours = true;
             if (h->locked_to)
-                e->stages[place + 1]->ops->unlock_host(e->stages[place + 1], h->wide);
+                ours = e->stages[place + 1]->ops->unlock_host(e->stages[place + 1], h->wide);
             if (h->locked_from)
-                e->stages[place]->ops->unlock_host(e->stages[place], h->wide);
-            free(h->wide);
+                ours = e->stages[place]->ops->unlock_host(e->stages[place], h->wide) && ours;
+            if (ours)
+                free(h->wide);
             *h = (struct st_hand_off){0};
         }
 }

@@ -34,9 +34,10 @@ struct st_stage_ops {
     enum strata_result (*finish)(struct st_stage *s, struct strata_error *err);
     /* Forgets the passes that were begun, once nothing of them touches the host's memory any more. */
     void (*drop)(struct st_stage *s);
-    /* Page-locks memory of the caller's (whole pages) that passes will name as wide_in or wide_out, until unlock_host. */
+    /* Page-locks memory of the caller's (whole pages) that passes will name as wide_in or wide_out, until unlock_host.
+     * False: the device was given up and may still touch the memory, which must then stay where it is. */
     enum strata_result (*lock_host)(struct st_stage *s, void *memory, uint64_t bytes, struct strata_error *err);
-    void (*unlock_host)(struct st_stage *s, void *memory);
+    bool (*unlock_host)(struct st_stage *s, void *memory);
     /* Bytes of state; at is an address inside a piece of one of the stage's programs. */
     enum strata_result (*read)(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes, struct strata_error *err);
     enum strata_result (*write)(struct st_stage *s, uint8_t *at, const void *from, uint64_t bytes, struct strata_error *err);

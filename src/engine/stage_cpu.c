@@ -111,10 +111,11 @@ static enum strata_result cpu_lock_host(struct st_stage *s, void *memory, uint64
     return STRATA_OK;
 }
 
-static void cpu_unlock_host(struct st_stage *s, void *memory)
+static bool cpu_unlock_host(struct st_stage *s, void *memory)
 {
     (void)s;
     (void)memory;
+    return true;
 }
 
 static enum strata_result cpu_read(struct st_stage *s, void *to, const uint8_t *at, uint64_t bytes,

@@ -78,7 +78,7 @@ static enum strata_result copy_weights(struct device_stage *d, st_addr to, const
         int i = d->next_piece;
         uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
         if (d->piece_busy[i])
-            r = t->event_sync(d->piece_free[i], err);
+            r = st_wait_event(d->dev, d->piece_free[i], err);
         if (r)
             break;
         memcpy(d->piece[i], from + done, n);
@@ -349,7 +349,7 @@ static enum strata_result device_finish(struct st_stage *stage, struct strata_er
     const struct flight *f = &d->flight[d->finished % ST_STAGE_PASSES];
     enum strata_result r = STRATA_OK;
     for (uint32_t i = stage->first; i < stage->end && f->layers && !r; i++) {
-        r = table(d)->event_sync(f->layer[i - stage->first], err);
+        r = st_wait_event(d->dev, f->layer[i - stage->first], err);
         if (r)
             st_fail_in(err, r, "in layer %u", i);
     }
@@ -374,10 +374,10 @@ static enum strata_result device_lock_host(struct st_stage *stage, void *memory,
     return table(d)->host_register(d->dev->rt, memory, bytes, err);
 }
 
-static void device_unlock_host(struct st_stage *stage, void *memory)
+static bool device_unlock_host(struct st_stage *stage, void *memory)
 {
     struct device_stage *d = (struct device_stage *)stage;
-    table(d)->host_unregister(d->dev->rt, memory);
+    return table(d)->host_unregister(d->dev->rt, memory);
 }
 
 /* ---- state ---- */

@@ -348,6 +348,13 @@ static enum strata_result check_device_sync(struct st_rt_device *handle, struct 
     return r;
 }
 
+static void check_give_up(struct st_rt_device *handle, const char *why)
+{
+    struct check_device *dev = (struct check_device *)handle;
+    if (handle_check(dev, K_DEVICE, NULL, NULL) == STRATA_OK)
+        INNER(dev)->give_up(dev->inner, why);
+}
+
 static enum strata_result check_memory(struct st_rt_device *handle, uint64_t *free_bytes, uint64_t *total,
                                        struct strata_error *err)
 {
@@ -413,13 +420,13 @@ static enum strata_result check_host_register(struct st_rt_device *handle, void 
     return INNER(dev)->host_register(dev->inner, memory, size, err);
 }
 
-static void check_host_unregister(struct st_rt_device *handle, void *memory)
+static bool check_host_unregister(struct st_rt_device *handle, void *memory)
 {
     struct check_device *dev = (struct check_device *)handle;
     if (!memory || handle_check(dev, K_DEVICE, NULL, NULL) != STRATA_OK)
-        return;
+        return true;
     remove_range(dev, 0, memory);
-    INNER(dev)->host_unregister(dev->inner, memory);
+    return INNER(dev)->host_unregister(dev->inner, memory);
 }
 
 static enum strata_result check_host_address(struct st_rt_device *handle, void *memory, st_addr *out,
@@ -868,6 +875,7 @@ static const struct st_runtime check_table = {
     .device_open = check_device_open,
     .device_close = check_device_close,
     .device_sync = check_device_sync,
+    .give_up = check_give_up,
     .memory = check_memory,
     .allocate = check_allocate,
     .release = check_release,

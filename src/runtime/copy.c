@@ -107,11 +107,13 @@ void st_channel_close(struct st_channel *c)
         c->from->table->event_free(c->filled[i]);
         c->to->table->event_free(c->emptied[i]);
     }
+    bool ours = true;
     if (c->to_registered)
-        c->to->table->host_unregister(c->to->rt, c->memory);
+        ours = c->to->table->host_unregister(c->to->rt, c->memory);
     if (c->from_registered)
-        c->from->table->host_unregister(c->from->rt, c->memory);
-    free(c->memory);
+        ours = c->from->table->host_unregister(c->from->rt, c->memory) && ours;
+    if (ours)
+        free(c->memory);
     free(c);
 }
 
@@ -122,7 +124,7 @@ static enum strata_result fill_buffer(struct st_channel *c, struct st_queue *que
     int buffer = (int)(piece % 2);
     enum strata_result r = STRATA_OK;
     if (c->in_use[buffer])
-        r = c->to->table->event_sync(c->emptied[buffer], err);
+        r = st_wait_event(c->to, c->emptied[buffer], err);
     c->in_use[buffer] = false;
     if (r == STRATA_OK)
         r = c->from->table->copy_out(queue, c->memory + (uint64_t)buffer * c->piece, src, size, err);
@@ -135,7 +137,7 @@ static enum strata_result empty_buffer(struct st_channel *c, struct st_queue *qu
                                        uint64_t piece, struct strata_error *err)
 {
     int buffer = (int)(piece % 2);
-    enum strata_result r = c->from->table->event_sync(c->filled[buffer], err);
+    enum strata_result r = st_wait_event(c->from, c->filled[buffer], err);
     if (r == STRATA_OK) {
         atomic_store_explicit(c->timeline, (uint32_t)(piece + 1), memory_order_release);
         r = c->to->table->copy_in(queue, dst, c->memory + (uint64_t)buffer * c->piece, size, err);

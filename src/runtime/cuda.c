@@ -584,7 +584,8 @@ static void cuda_device_close(struct st_rt_device *rt_dev)
     struct cuda_device *dev = (struct cuda_device *)rt_dev;
     if (!dev)
         return;
-    fn_of(&dev->common)->DevicePrimaryCtxRelease(dev->device);
+    if (!dev->common.given_up)
+        fn_of(&dev->common)->DevicePrimaryCtxRelease(dev->device);
     st_stream_device_free(&dev->common);
     free(dev);
 }

@@ -1,10 +1,12 @@
 /* Finding devices, choosing among them, opening one with its kernels, launching. */
 #include "runtime/device.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtimes.h"
 
@@ -17,6 +19,9 @@ ST_RUNTIMES(X)
 static const struct st_runtime *const all_runtimes[] = {ST_RUNTIMES(X) NULL};
 #undef X
 _Static_assert(sizeof all_runtimes / sizeof all_runtimes[0] <= (size_t)ST_MAX_RUNTIMES + 1, "room for every runtime");
+
+/* How long anything on a device may take, and how long a wait for it keeps the processor. */
+enum { PATIENCE_MS = 120000, SPIN_MS = 20 };
 
 static void say(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *out, size_t size, const char *fmt, ...)
@@ -455,6 +460,8 @@ enum strata_result st_device_open(struct st_devices *set, int index, const bool 
         r = dev->table->queue_create(dev->rt, ST_QUEUE_COMPUTE, &dev->compute, err);
     if (r == STRATA_OK)
         r = dev->table->queue_create(dev->rt, ST_QUEUE_COPY, &dev->copy, err);
+    for (int i = 0; i < 2 && r == STRATA_OK; i++)
+        r = dev->table->event_create(dev->rt, false, &dev->passed[i], err);
     if (r == STRATA_OK)
         r = resolve(set, found, dev, needed, err);
     if (r == STRATA_OK)
@@ -478,6 +485,8 @@ void st_device_close(struct st_device *dev)
             dev->table->module_free(dev->modules[i].module);
             free(dev->modules[i].image);
         }
+        for (int i = 0; i < 2; i++)
+            dev->table->event_free(dev->passed[i]);
         dev->table->queue_free(dev->copy);
         dev->table->queue_free(dev->compute);
         dev->table->device_close(dev->rt);
@@ -512,14 +521,67 @@ static enum strata_result waited(struct st_device *dev, enum strata_result r, st
     return r;
 }
 
-enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err)
+static double milliseconds(void)
 {
-    return waited(dev, dev->table->queue_sync(queue, err), err);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* Between two looks at an event, past: since the first look. A card's window of tokens ends within SPIN_MS, and the next one should
+ * begin at once; where the device shares the processor with this thread, or the wait is long, the thread sleeps. */
+static void pause_wait(const struct st_device *dev, double past)
+{
+    if (past < SPIN_MS && !(dev->info.features & (ST_FEATURE_SIMULATED | ST_FEATURE_CPU))) {
+        sched_yield();
+        return;
+    }
+    double ms = 0.02 + past / 64;
+    nanosleep(&(struct timespec){.tv_nsec = ms < 1 ? (long)(ms * 1e6) : 1000000}, NULL);
+}
+
+/* Drivers wait for ever for a queue that stands still; so the event is looked at until the device's patience ends. */
+static enum strata_result wait_patiently(struct st_device *dev, struct st_event *event, struct strata_error *err)
+{
+    const uint32_t patience = dev->info.patience ? dev->info.patience : PATIENCE_MS;
+    const double start = milliseconds();
+    for (;;) {
+        bool done = false;
+        enum strata_result r = dev->table->event_query(event, &done, err);
+        double past = milliseconds() - start;
+        if (r != STRATA_OK || done)
+            return r;
+        if (past > patience && !dev->given_up) {
+            char why[80];
+            say(why, sizeof why, "no progress for %u ms", patience);
+            dev->table->give_up(dev->rt, why);
+            dev->given_up = true;
+        } else {
+            pause_wait(dev, past);
+        }
+    }
 }
 
 enum strata_result st_wait_event(struct st_device *dev, struct st_event *event, struct strata_error *err)
 {
-    return waited(dev, dev->table->event_sync(event, err), err);
+    return waited(dev, wait_patiently(dev, event, err), err);
+}
+
+enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err)
+{
+    struct st_event *own = NULL, *event = queue == dev->compute ? dev->passed[0] : queue == dev->copy ? dev->passed[1] : NULL;
+    enum strata_result r = STRATA_OK;
+    if (!event) {
+        r = dev->table->event_create(dev->rt, false, &own, err);
+        event = own;
+    }
+    if (r == STRATA_OK)
+        r = dev->table->event_record(queue, event, err);
+    if (r == STRATA_OK)
+        r = dev->table->queue_flush(queue, err);
+    r = waited(dev, r == STRATA_OK ? wait_patiently(dev, event, err) : r, err);
+    dev->table->event_free(own);
+    return r;
 }
 
 enum strata_result st_launch(struct st_device *dev, struct st_queue *queue, enum st_gpu_kernel kernel, uint32_t gx,

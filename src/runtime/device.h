@@ -94,6 +94,8 @@ struct st_device {
         int module;
     } kernels[ST_GPU_KERNEL_COUNT];
     struct st_queue *compute, *copy;
+    struct st_event *passed[2]; /* of st_wait on these two */
+    bool given_up;              /* a wait lasted too long */
     uint64_t driver_bytes; /* device memory that opening took: context, modules */
     pthread_mutex_t lock;  /* guards recent and recent_count */
     /* Launches since the last successful wait, newest last, for the message of a fault that is reported late. */
@@ -124,7 +126,8 @@ enum strata_result st_launch(struct st_device *dev, struct st_queue *queue, enum
                              uint32_t gy, uint32_t gz, const union st_arg *args, const char *shape,
                              struct strata_error *err);
 
-/* Waits for a queue; the message of a late fault names the launches since the last good wait. */
+/* Waits for a queue; the message of a late fault names the launches since the last good wait. A device on which nothing ends
+ * within its patience (two minutes, or what a simulated device states) is given up: it is lost from then on. */
 enum strata_result st_wait(struct st_device *dev, struct st_queue *queue, struct strata_error *err);
 /* The same for an event of the device. */
 enum strata_result st_wait_event(struct st_device *dev, struct st_event *event, struct strata_error *err);

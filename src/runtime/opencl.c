@@ -156,7 +156,7 @@ struct opencl_device {
     void *platform, *device, *context;
     uint64_t memory;
     pthread_mutex_t lock; /* guards everything below */
-    bool lost;
+    bool lost, given_up; /* given up: the driver is not asked to free anything any more */
     struct strata_error first;
     struct allocation *allocations;
     size_t allocation_count, allocation_capacity;
@@ -270,6 +270,24 @@ static enum strata_result enter(struct opencl_device *dev, struct strata_error *
     if (lost && err)
         *err = first;
     return lost ? first.code : STRATA_OK;
+}
+
+static void opencl_give_up(struct st_rt_device *rt_dev, const char *why)
+{
+    struct opencl_device *dev = (struct opencl_device *)rt_dev;
+    pthread_mutex_lock(&dev->lock);
+    if (!dev->lost)
+        st_fail(&dev->first, STRATA_E_DEVICE, "%s: %s", dev->name, why);
+    dev->lost = dev->given_up = true;
+    pthread_mutex_unlock(&dev->lock);
+}
+
+static bool may_free(struct opencl_device *dev)
+{
+    pthread_mutex_lock(&dev->lock);
+    bool given_up = dev->given_up;
+    pthread_mutex_unlock(&dev->lock);
+    return !given_up;
 }
 
 #define CALL(dev, lasting, what, call, err)                                                                            \
@@ -494,9 +512,10 @@ static void opencl_device_close(struct st_rt_device *rt_dev)
     struct opencl_device *dev = (struct opencl_device *)rt_dev;
     if (!dev)
         return;
-    for (size_t i = 0; i < dev->allocation_count; i++)
+    for (size_t i = 0; i < dev->allocation_count && !dev->given_up; i++)
         fn_of(dev)->SVMFree(dev->context, dev->allocations[i].base);
-    fn_of(dev)->ReleaseContext(dev->context);
+    if (!dev->given_up)
+        fn_of(dev)->ReleaseContext(dev->context);
     pthread_mutex_destroy(&dev->lock);
     free(dev->allocations);
     free(dev);
@@ -588,7 +607,8 @@ static void opencl_release(struct st_rt_device *rt_dev, st_addr address)
     pthread_mutex_lock(&dev->lock);
     for (size_t i = 0; i < dev->allocation_count; i++)
         if (dev->allocations[i].address == address) {
-            fn_of(dev)->SVMFree(dev->context, dev->allocations[i].base);
+            if (!dev->given_up)
+                fn_of(dev)->SVMFree(dev->context, dev->allocations[i].base);
             dev->allocated -= dev->allocations[i].size;
             dev->allocations[i] = dev->allocations[--dev->allocation_count];
             dev->generation++;
@@ -610,8 +630,8 @@ static enum strata_result opencl_host_allocate(struct st_rt_device *rt_dev, uint
 
 static void opencl_host_free(struct st_rt_device *rt_dev, void *memory)
 {
-    (void)rt_dev;
-    free(memory);
+    if (may_free((struct opencl_device *)rt_dev))
+        free(memory);
 }
 
 static enum strata_result opencl_host_register(struct st_rt_device *rt_dev, void *memory, uint64_t size,
@@ -622,10 +642,10 @@ static enum strata_result opencl_host_register(struct st_rt_device *rt_dev, void
     return enter((struct opencl_device *)rt_dev, err);
 }
 
-static void opencl_host_unregister(struct st_rt_device *rt_dev, void *memory)
+static bool opencl_host_unregister(struct st_rt_device *rt_dev, void *memory)
 {
-    (void)rt_dev;
     (void)memory;
+    return may_free((struct opencl_device *)rt_dev);
 }
 
 static enum strata_result opencl_host_address(struct st_rt_device *rt_dev, void *memory, st_addr *out,
@@ -677,7 +697,8 @@ static void opencl_queue_free(struct st_queue *rt_queue)
             break;
         }
     pthread_mutex_unlock(&q->dev->lock);
-    fn_of(q->dev)->ReleaseCommandQueue(q->queue);
+    if (may_free(q->dev))
+        fn_of(q->dev)->ReleaseCommandQueue(q->queue);
     free(q);
 }
 
@@ -782,7 +803,7 @@ static enum strata_result opencl_event_create(struct st_rt_device *rt_dev, bool 
 static void opencl_event_free(struct st_event *rt_event)
 {
     struct opencl_event *event = (struct opencl_event *)rt_event;
-    if (event && event->event)
+    if (event && event->event && may_free(event->dev))
         fn_of(event->dev)->ReleaseEvent(event->event);
     free(event);
 }
@@ -1147,6 +1168,7 @@ const struct st_runtime st_runtime_opencl = {
     .device_open = opencl_device_open,
     .device_close = opencl_device_close,
     .device_sync = opencl_device_sync,
+    .give_up = opencl_give_up,
     .memory = opencl_memory,
     .allocate = opencl_allocate,
     .release = opencl_release,

@@ -72,11 +72,12 @@ struct st_device_info {
     uint64_t memory;         /* bytes of device memory */
     uint64_t max_allocation; /* largest single allocation */
     uint32_t features;       /* ST_FEATURE_* */
-    /* Stated by simulated devices, otherwise empty: */
+    /* Stated by simulated devices, otherwise empty or 0: */
     char images[256];     /* comma-separated architectures it has images for, instead of this build's list */
     uint64_t memory_rate; /* bytes per second of device memory, instead of a measurement */
     uint64_t link_rate;   /* bytes per second between host and device, likewise */
     double launch_us;     /* microseconds of a launch, likewise for predictions */
+    uint32_t patience;    /* milliseconds that a wait may last */
 };
 
 /* What the driver says about a loaded kernel; -1 where it does not say. */
@@ -138,6 +139,9 @@ struct st_runtime {
     void (*device_close)(struct st_rt_device *dev);
     /* Waits for all queues of the device. */
     enum strata_result (*device_sync)(struct st_rt_device *dev, struct strata_error *err);
+    /* The caller has waited for longer than anything on the device can take. The device is lost, with why as its reason, and
+     * what its driver may still touch is left alone for good by the functions that free. */
+    void (*give_up)(struct st_rt_device *dev, const char *why);
 
     /* free_bytes is an estimate of the driver's. */
     enum strata_result (*memory)(struct st_rt_device *dev, uint64_t *free_bytes, uint64_t *total,
@@ -154,7 +158,8 @@ struct st_runtime {
      * by the same runtime is accepted. A runtime without page-locking accepts and does nothing. */
     enum strata_result (*host_register)(struct st_rt_device *dev, void *memory, uint64_t size,
                                         struct strata_error *err);
-    void (*host_unregister)(struct st_rt_device *dev, void *memory);
+    /* False: the device was given up and may still touch the memory, which must then stay where it is. */
+    bool (*host_unregister)(struct st_rt_device *dev, void *memory);
     /* Where kernels of this device see page-locked host memory. */
     enum strata_result (*host_address)(struct st_rt_device *dev, void *memory, st_addr *out, struct strata_error *err);
 

@@ -278,6 +278,7 @@ static enum strata_result sim_describe(struct st_rt *rt, int index, struct st_de
     out->memory_rate = (uint64_t)(s->bandwidth > 0 ? s->bandwidth : ST_SIM_BANDWIDTH);
     out->link_rate = (uint64_t)(s->link > 0 ? s->link : ST_SIM_LINK);
     out->launch_us = s->launch > 0 ? s->launch : ST_SIM_LAUNCH;
+    out->patience = s->stuck ? s->patience : 0;
     out->features = ST_FEATURE_SIMULATED | ST_FEATURE_WAIT_VALUE | (s->no_graphs ? 0 : ST_FEATURE_GRAPHS) |
                     (s->no_peer ? 0 : ST_FEATURE_PEER) | (s->no_mapping ? 0 : ST_FEATURE_HOST_MAPPED) |
                     (s->generic ? ST_FEATURE_GENERIC : 0) | (s->integrated ? ST_FEATURE_INTEGRATED : 0) |
@@ -489,6 +490,13 @@ static void sim_host_free(struct st_rt_device *dev, void *memory)
     drop_range(dev, (uint64_t)(uintptr_t)memory, true);
 }
 
+/* A simulated device that was given up runs nothing any more. */
+static bool sim_host_unregister(struct st_rt_device *dev, void *memory)
+{
+    sim_host_free(dev, memory);
+    return true;
+}
+
 static enum strata_result sim_host_register(struct st_rt_device *dev, void *memory, uint64_t size,
                                             struct strata_error *err)
 {
@@ -620,13 +628,14 @@ const struct st_runtime st_runtime_sim = {
     .device_open = sim_device_open,
     .device_close = sim_device_close,
     .device_sync = st_sim_device_sync,
+    .give_up = st_sim_give_up,
     .memory = sim_memory,
     .allocate = sim_allocate,
     .release = sim_release,
     .host_allocate = sim_host_allocate,
     .host_free = sim_host_free,
     .host_register = sim_host_register,
-    .host_unregister = sim_host_free,
+    .host_unregister = sim_host_unregister,
     .host_address = sim_host_address,
     .queue_create = st_sim_queue_create,
     .queue_free = st_sim_queue_free,

@@ -96,6 +96,7 @@ enum strata_result st_sim_queue_create(struct st_rt_device *dev, enum st_queue_k
 void st_sim_queue_free(struct st_queue *queue);
 enum strata_result st_sim_queue_sync(struct st_queue *queue, struct strata_error *err);
 enum strata_result st_sim_queue_flush(struct st_queue *queue, struct strata_error *err);
+void st_sim_give_up(struct st_rt_device *dev, const char *why);
 enum strata_result st_sim_device_sync(struct st_rt_device *dev, struct strata_error *err);
 enum strata_result st_sim_copy_in(struct st_queue *queue, st_addr dst, const void *src, uint64_t size,
                                   struct strata_error *err);

@@ -448,6 +448,14 @@ enum strata_result st_sim_queue_flush(struct st_queue *q, struct strata_error *e
     return r;
 }
 
+void st_sim_give_up(struct st_rt_device *dev, const char *why)
+{
+    pthread_mutex_lock(&dev->rt->lock);
+    st_sim_lose(dev, "%s", why);
+    settle(dev);
+    pthread_mutex_unlock(&dev->rt->lock);
+}
+
 enum strata_result st_sim_device_sync(struct st_rt_device *dev, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
@@ -549,7 +557,7 @@ enum strata_result st_sim_event_sync(struct st_event *event, struct strata_error
 
 enum strata_result st_sim_event_query(struct st_event *event, bool *done, struct strata_error *err)
 {
-    enum strata_result r = enter(event->dev, err);
+    enum strata_result r = enter_to_wait(event->dev, err); /* the answer may be what somebody waits for */
     if (r != STRATA_OK)
         return r;
     *done = event->done >= event->wanted;

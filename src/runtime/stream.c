@@ -111,10 +111,24 @@ static enum strata_result enter(struct st_stream_device *dev, struct strata_erro
     return result == ST_DRIVER_OK ? STRATA_OK : st_stream_fail(dev, result, "making the device current", err);
 }
 
-/* Before freeing: a lost device is tried too, since some drivers still give back what they hold on the host's side. */
+/* Before freeing: a lost device is tried too, since some drivers still give back what they hold on the host's side; one that was
+ * given up is not, since its driver would wait for it. */
 static bool enter_to_free(struct st_stream_device *dev)
 {
-    return dev->rt->api->make_current(dev) == ST_DRIVER_OK;
+    pthread_mutex_lock(&dev->lock);
+    bool given_up = dev->given_up;
+    pthread_mutex_unlock(&dev->lock);
+    return !given_up && dev->rt->api->make_current(dev) == ST_DRIVER_OK;
+}
+
+void st_stream_give_up(struct st_rt_device *rt_dev, const char *why)
+{
+    struct st_stream_device *dev = device_of(rt_dev);
+    pthread_mutex_lock(&dev->lock);
+    if (!dev->lost)
+        st_fail(&dev->first, STRATA_E_DEVICE, "%s: %s", dev->name, why);
+    dev->lost = dev->given_up = true;
+    pthread_mutex_unlock(&dev->lock);
 }
 
 /* Runs one call of the driver on dev and returns its message on failure. */
@@ -237,9 +251,12 @@ enum strata_result st_stream_host_register(struct st_rt_device *rt_dev, void *me
     return r;
 }
 
-void st_stream_host_unregister(struct st_rt_device *rt_dev, void *memory)
+bool st_stream_host_unregister(struct st_rt_device *rt_dev, void *memory)
 {
     struct st_stream_device *dev = device_of(rt_dev);
+    pthread_mutex_lock(&dev->lock);
+    bool given_up = dev->given_up;
+    pthread_mutex_unlock(&dev->lock);
     pthread_mutex_lock(&dev->rt->lock);
     struct st_registered *known = memory ? registered_find(dev->rt, memory) : NULL;
     if (known && --known->users == 0) {
@@ -249,6 +266,7 @@ void st_stream_host_unregister(struct st_rt_device *rt_dev, void *memory)
             dev->rt->api->host_unregister(dev, memory);
     }
     pthread_mutex_unlock(&dev->rt->lock);
+    return !given_up;
 }
 
 enum strata_result st_stream_host_address(struct st_rt_device *rt_dev, void *memory, st_addr *out,

@@ -98,6 +98,7 @@ struct st_stream_device {
     char arch[32];
     pthread_mutex_t lock; /* guards lost and first */
     bool lost;
+    bool given_up;             /* the driver is not asked to free anything any more */
     struct strata_error first; /* why it is lost */
 };
 
@@ -113,6 +114,7 @@ enum strata_result st_stream_fail(struct st_stream_device *dev, int result, cons
 
 int st_stream_count(const struct st_rt *rt);
 enum strata_result st_stream_sync(struct st_rt_device *dev, struct strata_error *err);
+void st_stream_give_up(struct st_rt_device *dev, const char *why);
 enum strata_result st_stream_memory(struct st_rt_device *dev, uint64_t *free_bytes, uint64_t *total,
                                     struct strata_error *err);
 enum strata_result st_stream_allocate(struct st_rt_device *dev, uint64_t size, st_addr *out, struct strata_error *err);
@@ -122,7 +124,7 @@ enum strata_result st_stream_host_allocate(struct st_rt_device *dev, uint64_t si
 void st_stream_host_free(struct st_rt_device *dev, void *memory);
 enum strata_result st_stream_host_register(struct st_rt_device *dev, void *memory, uint64_t size,
                                            struct strata_error *err);
-void st_stream_host_unregister(struct st_rt_device *dev, void *memory);
+bool st_stream_host_unregister(struct st_rt_device *dev, void *memory);
 enum strata_result st_stream_host_address(struct st_rt_device *dev, void *memory, st_addr *out,
                                           struct strata_error *err);
 enum strata_result st_stream_queue_create(struct st_rt_device *dev, enum st_queue_kind kind, struct st_queue **out,
@@ -170,7 +172,7 @@ enum strata_result st_stream_write_value(struct st_queue *queue, st_addr address
 
 /* The functions above as members of struct st_runtime. */
 #define ST_STREAM_RUNTIME                                                                                              \
-    .count = st_stream_count, .device_sync = st_stream_sync, .memory = st_stream_memory,                               \
+    .count = st_stream_count, .device_sync = st_stream_sync, .give_up = st_stream_give_up, .memory = st_stream_memory,  \
     .allocate = st_stream_allocate, .release = st_stream_release, .host_allocate = st_stream_host_allocate,            \
     .host_free = st_stream_host_free, .host_register = st_stream_host_register,                                        \
     .host_unregister = st_stream_host_unregister, .host_address = st_stream_host_address,                              \

@@ -3,7 +3,8 @@
  * when a function is looked up under the wrong device, and refuses what the real one would take silently and get wrong.
  *
  * STRATA_DOUBLE, read by hipInit: items "count=2 arch=gfx1100,gfx1201 version=60200000 fail=Malloc:2:1 overfill=1
- * lanes=64". fail=NAME:CODE:N makes the Nth call of hipNAME return CODE. */
+ * lanes=64 stuck=1". With stuck=1 no event ever passes, and whoever waits for one or frees device memory ends the process, where a
+ * driver would not come back. fail=NAME:CODE:N makes the Nth call of hipNAME return CODE. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 enum { MOST = 4, MEMORY = 1 << 30, LOCAL = 65536, ALLOCATIONS = 512, OPS = 512 };
 
 static struct {
-    int count, version, fail_code, fail_at, calls, overfill, lanes, corrupt;
+    int count, version, fail_code, fail_at, calls, overfill, lanes, corrupt, stuck;
     char arch[MOST][64], fail[48];
     bool peers[MOST][MOST];
     size_t used;
@@ -77,6 +78,15 @@ static int enter(const char *name)
             return code_;                                                                                              \
     } while (0)
 
+/* Where a driver would wait for a device that stands still. */
+static void never_back(void)
+{
+    if (state.stuck) {
+        fprintf(stderr, "a call that never comes back\n");
+        abort();
+    }
+}
+
 static void item(const char *text, const char *name, int *out)
 {
     const char *at = text ? strstr(text, name) : NULL;
@@ -100,6 +110,7 @@ hip_result hipInit(unsigned flags)
     item(text, "overfill=", &state.overfill);
     item(text, "lanes=", &state.lanes);
     item(text, "corrupt=", &state.corrupt);
+    item(text, "stuck=", &state.stuck);
     for (int i = 0; i < MOST; i++)
         snprintf(state.arch[i], sizeof state.arch[i], "gfx1100");
     const char *arch = text ? strstr(text, "arch=") : NULL;
@@ -223,6 +234,7 @@ hip_result hipSetDevice(int device)
 hip_result hipDeviceSynchronize(void)
 {
     ENTER(DeviceSynchronize);
+    never_back();
     return 0;
 }
 
@@ -253,6 +265,7 @@ hip_result hipMalloc(void **address, size_t size)
 
 hip_result hipFree(void *address)
 {
+    never_back();
     for (int i = 0; i < ALLOCATIONS; i++)
         if (address && state.allocations[i].base == address) {
             state.used -= state.allocations[i].size;
@@ -308,6 +321,7 @@ hip_result hipHostRegister(void *memory, size_t size, unsigned flags)
 hip_result hipHostUnregister(void *memory)
 {
     ENTER(HostUnregister);
+    never_back();
     for (int i = 0; i < 64; i++)
         if (state.registered[i] == memory) {
             state.registered[i] = NULL;
@@ -410,6 +424,7 @@ hip_result hipStreamDestroy(hip_stream stream)
 hip_result hipStreamSynchronize(hip_stream stream)
 {
     ENTER(StreamSynchronize);
+    never_back();
     return ((struct stream *)stream)->capture ? 900 : 0;
 }
 
@@ -448,13 +463,14 @@ hip_result hipEventRecord(hip_event event, hip_stream stream)
 hip_result hipEventSynchronize(hip_event event)
 {
     ENTER(EventSynchronize);
+    never_back();
     return event ? 0 : 400;
 }
 
 hip_result hipEventQuery(hip_event event)
 {
     ENTER(EventQuery);
-    return ((struct event *)event)->recorded ? 0 : 600;
+    return ((struct event *)event)->recorded && !state.stuck ? 0 : 600;
 }
 
 hip_result hipEventElapsedTime(float *milliseconds, hip_event from, hip_event to)

@@ -96,6 +96,10 @@ enum strata_result st_scenario(const char *runtime, const char *library, const c
         r = b->table->copy_out(b->compute, to, far, BYTES, err);
     if (r == STRATA_OK)
         r = st_wait(b, b->compute, err);
+    if (r == STRATA_OK) /* the plain waits, which st_wait does without */
+        r = a->table->queue_sync(a->compute, err);
+    if (r == STRATA_OK)
+        r = b->table->event_sync(channel->emptied[0], err);
     if (r == STRATA_OK)
         assert_memory_equal(from, to, BYTES);
     if (r == STRATA_OK)

@@ -201,7 +201,7 @@ static void a_fault_loses_the_device_and_every_later_call_says_why(void **state)
     struct strata_error err = {0};
     const bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_EMPTY] = true};
     const union st_arg none[1] = {{.l = 0}};
-    assert_ok(open_set(6, "fail=StreamSynchronize:700:1", "hip:0", NULL, ST_CHECK_NONE, &set, &err), &err);
+    assert_ok(open_set(6, "fail=EventQuery:700:1", "hip:0", NULL, ST_CHECK_NONE, &set, &err), &err);
     assert_ok(st_device_open(set, set->chosen[0], needed, &dev, &err), &err);
     assert_ok(st_launch(dev, dev->compute, ST_GPU_EMPTY, 1, 1, 1, none, "nothing", &err), &err);
     assert_int_equal(st_wait(dev, dev->compute, &err), STRATA_E_DEVICE);
@@ -225,7 +225,7 @@ static void with_sync_the_launch_that_faults_reports_it(void **state)
     struct strata_error err = {0};
     const bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_EMPTY] = true};
     const union st_arg none[1] = {{.l = 0}};
-    assert_ok(open_set(6, "fail=StreamSynchronize:700:2", "hip:0", NULL, ST_CHECK_SYNC, &set, &err), &err);
+    assert_ok(open_set(6, "fail=EventQuery:700:2", "hip:0", NULL, ST_CHECK_SYNC, &set, &err), &err);
     assert_ok(st_device_open(set, set->chosen[0], needed, &dev, &err), &err);
     assert_ok(st_launch(dev, dev->compute, ST_GPU_EMPTY, 1, 1, 1, none, "the first", &err), &err);
     assert_int_equal(st_launch(dev, dev->compute, ST_GPU_EMPTY, 7, 1, 1, none, "the second", &err), STRATA_E_DEVICE);
@@ -235,6 +235,36 @@ static void with_sync_the_launch_that_faults_reports_it(void **state)
     assert_non_null(strstr(err.text, "hipErrorIllegalAddress"));
     st_device_close(dev);
     st_devices_close(set);
+}
+
+static void a_queue_that_stands_still_is_given_up_and_its_driver_left_alone(void **state)
+{
+    (void)state;
+    if (!has_images())
+        skip();
+    struct st_devices *set = NULL;
+    struct st_device *dev = NULL;
+    struct strata_error err = {0};
+    const bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_EMPTY] = true};
+    const union st_arg none[1] = {{.l = 0}};
+    st_addr memory = 0;
+    void *host = aligned_alloc(4096, 4096);
+    assert_ok(open_set(6, "stuck=1", "hip:0", NULL, ST_CHECK_NONE, &set, &err), &err);
+    assert_ok(st_device_open(set, set->chosen[0], needed, &dev, &err), &err);
+    dev->info.patience = 20;
+    assert_ok(dev->table->allocate(dev->rt, 4096, &memory, &err), &err);
+    assert_ok(dev->table->host_register(dev->rt, host, 4096, &err), &err);
+    assert_ok(st_launch(dev, dev->compute, ST_GPU_EMPTY, 1, 1, 1, none, "nothing", &err), &err);
+    assert_int_equal(st_wait(dev, dev->compute, &err), STRATA_E_DEVICE);
+    assert_non_null(strstr(err.text, "hip:0: no progress for 20 ms"));
+    assert_non_null(strstr(err.text, "st_empty"));
+    assert_true(dev->given_up);
+    assert_int_equal(st_wait(dev, dev->copy, &err), STRATA_E_DEVICE);
+    dev->table->release(dev->rt, memory);
+    assert_false(dev->table->host_unregister(dev->rt, host));
+    st_device_close(dev);
+    st_devices_close(set);
+    free(host); /* the double touches nothing */
 }
 
 /* The way of a channel between two cards under a configuration of the double. */
@@ -412,6 +442,7 @@ int main(void)
         cmocka_unit_test(a_failure_of_any_function_is_a_message_that_names_the_device),
         cmocka_unit_test(a_fault_loses_the_device_and_every_later_call_says_why),
         cmocka_unit_test(with_sync_the_launch_that_faults_reports_it),
+        cmocka_unit_test(a_queue_that_stands_still_is_given_up_and_its_driver_left_alone),
         cmocka_unit_test(direct_copies_are_used_only_after_their_bytes_arrived),
         cmocka_unit_test(out_of_memory_is_a_limit_and_not_a_lost_device),
         cmocka_unit_test(an_architecture_without_images_is_refused_when_named_and_left_out_otherwise),
