@@ -80,20 +80,15 @@ static bool start(const struct strata_engine_options *o, int64_t n)
     return failed;
 }
 
-static void start_on_devices_and_the_cpu(void **state)
+/* Starts once for each request that can fail. */
+static void walk(const char *devices, const char *split)
 {
-    (void)state;
     int64_t n = 1;
     struct strata_error err;
     struct strata_engine *e;
     struct strata_session *s;
-    struct strata_engine_options o = {.devices = "sim:gfx1100:1G,cpu",
-                                      .layer_split = "3,2",
-                                      .threads = 2,
-                                      .context = 32,
-                                      .prefill = 8,
-                                      .kv = STRATA_KV_F32,
-                                      .fp32 = true};
+    struct strata_engine_options o = {
+        .devices = devices, .layer_split = split, .threads = 2, .context = 32, .prefill = 8, .kv = STRATA_KV_F32, .fp32 = true};
     assert_ok(strata_engine_create(model, &o, &e, &err), &err);
     assert_ok(strata_session_create(e, &s, &err), &err);
     assert_ok(strata_session_eval(s, ids, 3, false, expected, &err), &err);
@@ -102,7 +97,19 @@ static void start_on_devices_and_the_cpu(void **state)
     while (start(&o, n))
         n++;
     assert_true(n > 50);
-    printf("# %lld requests\n", (long long)n - 1);
+    print_message("# %s: %lld requests\n", devices, (long long)n - 1);
+}
+
+static void start_on_two_devices(void **state)
+{
+    (void)state;
+    walk("sim:gfx1100:1G,sim:gfx1201:1G", "3,2");
+}
+
+static void start_on_the_cpu(void **state)
+{
+    (void)state;
+    walk("cpu", NULL);
 }
 
 static int setup(void **state)
@@ -125,7 +132,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_on_devices_and_the_cpu),
+        cmocka_unit_test(start_on_two_devices),
+        cmocka_unit_test(start_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
