@@ -1,5 +1,5 @@
-/* strata plan: where a model would lie, how many bytes it takes there, and how long a token is expected to take. Opens and
- * measures the devices; loads nothing. */
+/* strata plan: where a model would lie, how many bytes it takes there, and how long a token is expected to take. Opens
+ * and measures the devices; loads nothing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,8 +29,8 @@ static void print_mib(bool there, uint64_t bytes)
 
 static void print_devices(const struct st_plan *plan)
 {
-    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "KV", "recurrent",
-           "buffers", "rows", "scratch", "total", "available", "reserve", "taken");
+    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "KV",
+           "recurrent", "buffers", "rows", "scratch", "total", "available", "reserve", "taken");
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         const struct st_stage_size *z = &s->size;
@@ -56,10 +56,11 @@ static void print_host(const struct st_plan *plan)
 {
     const struct st_plan_host *h = &plan->host;
     char a[8][16];
-    printf("host memory: %s MiB = page-locked %s + between stages %s + KV of CPU stages %s + their recurrent state %s, buffers and workers %s + "
+    printf("host memory: %s MiB = page-locked %s + between stages %s + KV of CPU stages %s + their recurrent state %s, "
+           "buffers and workers %s + "
            "passes %s",
-           mib(h->total, a[0]), mib(h->locked, a[1]), mib(h->hand_off, a[7]), mib(h->kv, a[2]), mib(h->state - h->kv, a[3]),
-           mib(h->buffers + h->workers, a[4]), mib(h->passes, a[5]));
+           mib(h->total, a[0]), mib(h->locked, a[1]), mib(h->hand_off, a[7]), mib(h->kv, a[2]),
+           mib(h->state - h->kv, a[3]), mib(h->buffers + h->workers, a[4]), mib(h->passes, a[5]));
     if (h->limit)
         printf(", of %s", mib(h->limit, a[6]));
     printf("; mapped file %s MiB\n", mib(h->file, a[6]));
@@ -101,20 +102,21 @@ static json_t *stage_json(const struct st_plan_stage *s)
 {
     const struct st_stage_size *z = &s->size;
     const struct st_plan_time *t = &s->time;
-    json_t *out = json_pack("{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch,
-                            "first_layer", (int)s->first, "last_layer", (int)s->end - 1, "weights", (json_int_t)z->weights, "kv",
-                            (json_int_t)z->kv, "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers,
-                            "rows", (json_int_t)z->rows, "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total,
-                            "page_locked", (json_int_t)z->locked);
-    json_t *time = json_pack("{s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "memory_seconds", t->memory, "launch_seconds", t->launch,
-                             "link_seconds", t->link, "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches,
-                             "memory_rate", s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate);
+    json_t *out = json_pack(
+        "{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch, "first_layer",
+        (int)s->first, "last_layer", (int)s->end - 1, "weights", (json_int_t)z->weights, "kv", (json_int_t)z->kv,
+        "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers, "rows", (json_int_t)z->rows,
+        "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total, "page_locked", (json_int_t)z->locked);
+    json_t *time =
+        json_pack("{s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "memory_seconds", t->memory, "launch_seconds", t->launch,
+                  "link_seconds", t->link, "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches,
+                  "memory_rate", s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate);
     json_object_set_new(out, "token", time);
     if (s->found >= 0)
         json_object_set_new(out, "memory",
-                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken", (json_int_t)s->taken,
-                                      "free", (json_int_t)s->free, "reserve", (json_int_t)s->reserve, "available",
-                                      (json_int_t)s->limit));
+                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken",
+                                      (json_int_t)s->taken, "free", (json_int_t)s->free, "reserve",
+                                      (json_int_t)s->reserve, "available", (json_int_t)s->limit));
     return out;
 }
 
@@ -137,14 +139,16 @@ static json_t *plan_json(const struct strata_engine *e)
     for (int k = 0; k < plan->n_stages; k++)
         json_array_append_new(stages, stage_json(&plan->stage[k]));
     st_plan_decides(plan, decides, sizeof decides);
-    json_t *host = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
-                             (json_int_t)h->locked, "between_stages", (json_int_t)h->hand_off, "kv", (json_int_t)h->kv, "recurrent", (json_int_t)(h->state - h->kv), "buffers",
-                             (json_int_t)h->buffers, "workers", (json_int_t)h->workers, "passes", (json_int_t)h->passes, "total",
-                             (json_int_t)h->total);
+    json_t *host =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
+                  (json_int_t)h->locked, "between_stages", (json_int_t)h->hand_off, "kv", (json_int_t)h->kv,
+                  "recurrent", (json_int_t)(h->state - h->kv), "buffers", (json_int_t)h->buffers, "workers",
+                  (json_int_t)h->workers, "passes", (json_int_t)h->passes, "total", (json_int_t)h->total);
     return json_pack("{s:o, s:o, s:i, s:i, s:s, s:i, s:f, s:f, s:s, s:o}", "stages", stages, "host", host, "context",
-                     (int)plan->placement.context, "sessions", (int)plan->placement.slots, "kv", st_kv_names[e->options.kv],
-                     "prefill", (int)plan->prefill, "seconds_per_token", plan->seconds, "tokens_per_second", 1 / plan->seconds,
-                     "decided_by", decides, "left_out", notes_json(plan->notes));
+                     (int)plan->placement.context, "sessions", (int)plan->placement.slots, "kv",
+                     st_kv_names[e->options.kv], "prefill", (int)plan->prefill, "seconds_per_token", plan->seconds,
+                     "tokens_per_second", 1 / plan->seconds, "decided_by", decides, "left_out",
+                     notes_json(plan->notes));
 }
 
 static int plan(const struct plan_args *a)
@@ -174,12 +178,13 @@ int st_cmd_plan(int argc, char **argv)
         ST_ENGINE_OPTIONS(a.engine),
         ST_FLAG("json", 0, &a.json, "one JSON object, sizes in bytes"),
     };
-    struct st_usage usage = {.command = "plan",
-                             .form = "-m FILE [--device LIST] [options]",
-                             .summary = "Shows where a model would lie, how much memory it takes there, and how long a token is "
-                                        "expected to take. Opens and measures the devices, loads nothing.",
-                             .options = options,
-                             .count = ST_COUNT(options)};
+    struct st_usage usage = {
+        .command = "plan",
+        .form = "-m FILE [--device LIST] [options]",
+        .summary = "Shows where a model would lie, how much memory it takes there, and how long a token is "
+                   "expected to take. Opens and measures the devices, loads nothing.",
+        .options = options,
+        .count = ST_COUNT(options)};
     int status;
     return st_options_parse(&usage, argc, argv, &status) ? plan(&a) : status;
 }

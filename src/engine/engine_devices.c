@@ -1,4 +1,5 @@
-/* From the device list to stages: devices opened, layers planned, kernels resolved before a byte of the model is loaded. */
+/* From the device list to stages: devices opened, layers planned, kernels resolved before a byte of the model is
+ * loaded. */
 #include <string.h>
 
 #include "engine/engine.h"
@@ -57,8 +58,8 @@ static const char *shut_out(const struct strata_engine *e, const struct st_found
     return NULL;
 }
 
-/* Opens every chosen device; one that was not named and lacks something is left out with a line. The caller closes what is in
- * by_choice, also after a failure. */
+/* Opens every chosen device; one that was not named and lacks something is left out with a line. The caller closes what
+ * is in by_choice, also after a failure. */
 static enum strata_result open_devices(struct strata_engine *e, const struct st_stage_config *config,
                                        struct st_device *by_choice[], struct strata_error *err)
 {
@@ -110,8 +111,8 @@ static struct st_device *take_device(struct strata_engine *e, struct st_device *
     return NULL;
 }
 
-enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_stage_config *config, uint32_t most, bool predict,
-                                       struct strata_error *err)
+enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_stage_config *config, uint32_t most,
+                                       bool predict, struct strata_error *err)
 {
     struct st_device_options o;
     struct st_device *by_choice[ST_MAX_DEVICES] = {NULL};
@@ -120,8 +121,7 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
     if (!r && strcmp(e->options.devices, "cpu")) {
         /* The kernels of prompts are those of the largest chunk that the plan may choose. */
         struct st_stage_config largest = *config;
-        largest.placement =
-            st_plan_placement(&config->placement, &e->dims, e->asked_prefill ? e->asked_prefill : most);
+        largest.placement = st_plan_placement(&config->placement, &e->dims, e->asked_prefill ? e->asked_prefill : most);
         r = st_devices_open(&o, &e->devices, err);
         if (!r)
             note_passed_over(e);

@@ -1,5 +1,5 @@
-/* Making a plan: candidates, per-layer sizes from counting binds, ranges by the least predicted time that fits, the chunk of
- * prompts, exact sizes of the stages, refusals. The words for people: plan_text.c. */
+/* Making a plan: candidates, per-layer sizes from counting binds, ranges by the least predicted time that fits, the
+ * chunk of prompts, exact sizes of the stages, refusals. The words for people: plan_text.c. */
 #include "engine/plan.h"
 
 #include <ctype.h>
@@ -25,11 +25,11 @@ static const uint64_t RESERVE = 512ull << 20, RESERVE_DISPLAY = 1ull << 30;
 struct candidate {
     struct st_plan_stage stage; /* without a range */
     bool named;
-    bool stated;          /* limit is the user's */
+    bool stated; /* limit is the user's */
     uint32_t units;
-    uint64_t most;        /* bytes of one allocation; 0: not known */
-    double out_rate;      /* to the host, bytes per second; 0: no link */
-    double notice;        /* seconds until the host sees that the device is done */
+    uint64_t most;               /* bytes of one allocation; 0: not known */
+    double out_rate;             /* to the host, bytes per second; 0: no link */
+    double notice;               /* seconds until the host sees that the device is done */
     struct st_stage_size *layer; /* [layers] as stages of a single layer */
 };
 
@@ -78,7 +78,8 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims, uint32_t prefill)
+struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims,
+                                      uint32_t prefill)
 {
     struct st_placement p = *base;
     uint64_t out = LOGITS_BYTES / ((uint64_t)dims->vocabulary * sizeof(float));
@@ -251,7 +252,7 @@ static enum strata_result size_layers(struct planner *p, uint32_t prefill)
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < p->n && !r; i++) {
         struct candidate *c = &p->candidate[i];
-        if (!c->layer && !(c->layer = calloc(layers, sizeof *c->layer)))
+        if (!c->layer && !(c->layer = calloc(layers + 1ull, sizeof *c->layer)))
             return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan of %u layers", layers);
         for (uint32_t k = 0; k < layers && !r; k++)
             r = size_range(p, c, k, k + 1, prefill, &c->layer[k]);
@@ -264,7 +265,8 @@ static enum strata_result size_layers(struct planner *p, uint32_t prefill)
     return r;
 }
 
-/* Adds the next layer to a range. Weights, state, launches add up, what holds one layer's work at a time is the largest. */
+/* Adds the next layer to a range. Weights, state, launches add up, what holds one layer's work at a time is the
+ * largest. */
 static void extend(const struct planner *p, const struct candidate *c, struct range *range, uint32_t layer)
 {
     const struct st_stage_size *one = &c->layer[layer];
@@ -276,7 +278,8 @@ static void extend(const struct planner *p, const struct candidate *c, struct ra
     s->scratch = max_u64(s->scratch, one->scratch);
     s->launches += one->launches;
     s->read += one->read;
-    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->rows) + align_up(s->scratch);
+    s->total =
+        align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->rows) + align_up(s->scratch);
     range->layers++;
 }
 
@@ -318,8 +321,8 @@ static enum strata_result stated_split(struct planner *p)
         char *end;
         unsigned long count = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
         if (count == 0 || count > layers - first)
-            return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': device %s needs 1..%u layers", p->q->layer_split,
-                           p->candidate[k].stage.name, layers - first);
+            return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': device %s needs 1..%u layers",
+                           p->q->layer_split, p->candidate[k].stage.name, layers - first);
         take_stage(p, k, &p->candidate[k], first, first + (uint32_t)count);
         first += (uint32_t)count;
         at = *end == ',' ? end + 1 : end;
@@ -331,7 +334,8 @@ static enum strata_result stated_split(struct planner *p)
     return STRATA_OK;
 }
 
-/* A cell of the table of cheapest placements: the least time of layers 0 .. i - 1, and the stage that comes last there. */
+/* A cell of the table of cheapest placements: the least time of layers 0 .. i - 1, and the stage that comes last there.
+ */
 struct cell {
     double seconds;
     uint32_t first;
@@ -339,8 +343,8 @@ struct cell {
     uint32_t before; /* state of the cell that it continues */
 };
 
-/* States: in a free order the set of candidates that are used, otherwise how many of them have been passed. Twice each: the
- * lowest bit says that the candidate must is among the used ones. */
+/* States: in a free order the set of candidates that are used, otherwise how many of them have been passed. Twice each:
+ * the lowest bit says that the candidate must is among the used ones. */
 static uint32_t states_of(const struct planner *p)
 {
     return 2 * (p->free_order ? 1u << p->n : (uint32_t)p->n + 1);
@@ -373,8 +377,8 @@ static void continue_cell(const struct planner *p, struct cell *cells, uint32_t 
     }
 }
 
-/* The cheapest placement, of those that use candidate must if that is one (must < 0: any). *seconds is negative when nothing
- * fits; take: it becomes the plan's stages. */
+/* The cheapest placement, of those that use candidate must if that is one (must < 0: any). *seconds is negative when
+ * nothing fits; take: it becomes the plan's stages. */
 static enum strata_result cheapest(struct planner *p, int must, bool take, double *seconds)
 {
     uint32_t layers = p->q->dims->layers, states = states_of(p), best = 0;
@@ -465,12 +469,13 @@ static enum strata_result too_small(const struct planner *p, const struct st_pla
     else
         snprintf(why, sizeof why, "%llu are free and %llu of them stay so", (unsigned long long)s->free,
                  (unsigned long long)s->reserve);
-    return st_fail(p->err, STRATA_E_DEVICE,
-                   "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu, rows %llu, scratch %llu), %llu "
-                   "may be used: %s",
-                   s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
-                   (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->rows,
-                   (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
+    return st_fail(
+        p->err, STRATA_E_DEVICE,
+        "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu, rows %llu, scratch %llu), %llu "
+        "may be used: %s",
+        s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
+        (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->rows,
+        (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
 }
 
 /* No placement fits: the numbers of the only device, or of all. */
@@ -517,18 +522,19 @@ static enum strata_result check_limits(const struct planner *p)
             return too_small(p, s);
         uint64_t room = twin ? twin->free - twin->reserve : 0;
         if (twin && (twin->size.total > room || s->size.total > room - twin->size.total))
-            return st_fail(p->err, STRATA_E_DEVICE, "%s and %s are one card: they take %llu and %llu bytes, %llu may be used",
-                           twin->name, s->name, (unsigned long long)twin->size.total, (unsigned long long)s->size.total,
+            return st_fail(p->err, STRATA_E_DEVICE,
+                           "%s and %s are one card: they take %llu and %llu bytes, %llu may be used", twin->name,
+                           s->name, (unsigned long long)twin->size.total, (unsigned long long)s->size.total,
                            (unsigned long long)room);
     }
     if (h->limit && h->total > h->limit)
-        return st_fail(p->err, STRATA_E_MEMORY,
-                       "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
-                       "workers %llu, passes %llu), %llu may be used as --ram-limit says",
-                       (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
-                       (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
-                       (unsigned long long)h->passes,
-                       (unsigned long long)h->limit);
+        return st_fail(
+            p->err, STRATA_E_MEMORY,
+            "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
+            "workers %llu, passes %llu), %llu may be used as --ram-limit says",
+            (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
+            (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
+            (unsigned long long)h->passes, (unsigned long long)h->limit);
     return STRATA_OK;
 }
 
@@ -599,8 +605,8 @@ static uint32_t most_chunk(const struct planner *p)
     return most < context ? most : context;
 }
 
-/* Sizes the stages with chunks of n rows; *fits: within the limits, and for a chunk larger than least within half of the
- * machine's memory. */
+/* Sizes the stages with chunks of n rows; *fits: within the limits, and for a chunk larger than least within half of
+ * the machine's memory. */
 static enum strata_result try_chunk(struct planner *p, uint32_t n, uint32_t least, bool *fits)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -631,7 +637,8 @@ static enum strata_result place_layers(struct planner *p, uint32_t n, double *se
     return r ? r : cheapest(p, -1, true, seconds);
 }
 
-/* The layers have their places with chunks of base rows and take *seconds; larger chunks may move them for a little more. */
+/* The layers have their places with chunks of base rows and take *seconds; larger chunks may move them for a little
+ * more. */
 static enum strata_result larger_chunks(struct planner *p, uint32_t base, uint32_t least, double *seconds)
 {
     static const double bearable = 1.02;

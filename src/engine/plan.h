@@ -1,5 +1,5 @@
-/* The plan: which layers go to which device, how many bytes each takes, and how long a token is expected to take. Made before
- * anything is loaded, and the only source of sizes: what it says is what is allocated. */
+/* The plan: which layers go to which device, how many bytes each takes, and how long a token is expected to take. Made
+ * before anything is loaded, and the only source of sizes: what it says is what is allocated. */
 #ifndef ST_ENGINE_PLAN_H
 #define ST_ENGINE_PLAN_H
 
@@ -33,11 +33,11 @@ struct st_plan_stage {
 
 /* Host memory, in bytes. total is all but the file, which the system can drop and read again. */
 struct st_plan_host {
-    uint64_t file; /* mapped: all shards, and the draft layer's file */
-    uint64_t locked;   /* page-locked, of devices' stages */
-    uint64_t hand_off; /* between stages, page-locked where one of the two is a device */
+    uint64_t file;                        /* mapped: all shards, and the draft layer's file */
+    uint64_t locked;                      /* page-locked, of devices' stages */
+    uint64_t hand_off;                    /* between stages, page-locked where one of the two is a device */
     uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
-    uint64_t passes;   /* rows of a pass, n-gram rows, tokens of sessions */
+    uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions */
     uint64_t total;
     uint64_t limit; /* most that total may be; 0: not limited */
 };
@@ -55,26 +55,27 @@ struct st_plan {
 struct st_plan_request {
     const struct st_stage_config *config; /* range and placement's rows ignored */
     const struct st_model_dims *dims;
-    struct st_devices *devices;       /* NULL: the CPU alone */
-    struct st_device *const *opened;  /* of devices->chosen */
-    const char *order;                /* device list as the user wrote it: stages follow it unless it holds "auto" */
-    const char *layer_split;          /* "auto" (NULL), or layers of each device: "10,38" */
-    const char *vram_limit;           /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
-    uint64_t ram_limit;               /* bytes of host memory, 0: none */
-    uint32_t prefill;                 /* 0: as many rows as there is memory for, */
-    uint32_t most_prefill;            /* but not more than this */
-    int threads;                      /* of the CPU */
-    bool predict;                     /* measure the CPU even where nothing has to be decided */
+    struct st_devices *devices;      /* NULL: the CPU alone */
+    struct st_device *const *opened; /* of devices->chosen */
+    const char *order;               /* device list as the user wrote it: stages follow it unless it holds "auto" */
+    const char *layer_split;         /* "auto" (NULL), or layers of each device: "10,38" */
+    const char *vram_limit;          /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
+    uint64_t ram_limit;              /* bytes of host memory, 0: none */
+    uint32_t prefill;                /* 0: as many rows as there is memory for, */
+    uint32_t most_prefill;           /* but not more than this */
+    int threads;                     /* of the CPU */
+    bool predict;                    /* measure the CPU even where nothing has to be decided */
     /* Host memory that passes with that placement take outside of the stages. */
     uint64_t (*pass_bytes)(void *user, const struct st_placement *placement);
     void *user;
 };
 
 /* The placement of passes of prefill rows, from one whose slots, context and cache are set. */
-struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims, uint32_t prefill);
+struct st_placement st_plan_placement(const struct st_placement *base, const struct st_model_dims *dims,
+                                      uint32_t prefill);
 
-/* Measures the opened devices, and the CPU where it is a candidate beside others. notes of out may hold lines already. When the
- * layers do not fit: STRATA_E_DEVICE with device and numbers, STRATA_E_MEMORY when it is the host's memory. */
+/* Measures the opened devices, and the CPU where it is a candidate beside others. notes of out may hold lines already.
+ * When the layers do not fit: STRATA_E_DEVICE with device and numbers, STRATA_E_MEMORY when it is the host's memory. */
 enum strata_result st_plan_make(const struct st_plan_request *request, struct st_plan *out, struct strata_error *err);
 
 /* Adds a line to the notes. */

@@ -47,7 +47,8 @@ void st_plan_decides(const struct st_plan *plan, char *out, size_t size)
         const struct {
             double seconds;
             const char *what;
-        } parts[] = {{s->time.memory, "memory"}, {s->time.launch, s->found < 0 ? "barriers" : "launches"},
+        } parts[] = {{s->time.memory, "memory"},
+                     {s->time.launch, s->found < 0 ? "barriers" : "launches"},
                      {s->time.link, "link"}};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
             if (parts[i].seconds > most) {

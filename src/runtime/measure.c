@@ -9,7 +9,16 @@
 #include "base/team.h"
 #include "runtime/device.h"
 
-enum { COPY_BYTES = 128 << 20, LINK_BYTES = 32 << 20, ROUNDS = 5, LAUNCHES = 200, PAGE = 4096, STEP_BYTES = 64 << 10, READ_BYTES = 128 << 20, BARRIERS = 64 };
+enum {
+    COPY_BYTES = 128 << 20,
+    LINK_BYTES = 32 << 20,
+    ROUNDS = 5,
+    LAUNCHES = 200,
+    PAGE = 4096,
+    STEP_BYTES = 64 << 10,
+    READ_BYTES = 128 << 20,
+    BARRIERS = 64
+};
 
 static double now_us(void)
 {
@@ -97,7 +106,8 @@ struct stretch {
     uint32_t groups;
 };
 
-static enum strata_result launch_stretch(struct st_device *dev, const struct stretch *s, int count, struct strata_error *err)
+static enum strata_result launch_stretch(struct st_device *dev, const struct stretch *s, int count,
+                                         struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < count && r == STRATA_OK; i++)
@@ -108,7 +118,8 @@ static enum strata_result launch_stretch(struct st_device *dev, const struct str
 static const struct stretch empty = {.kernel = ST_GPU_EMPTY, .groups = 1};
 
 /* Microseconds per launch of a stretch that is launched one by one. */
-static enum strata_result time_launches(struct timing *t, const struct stretch *s, double *each, struct strata_error *err)
+static enum strata_result time_launches(struct timing *t, const struct stretch *s, double *each,
+                                        struct strata_error *err)
 {
     double us = 0;
     enum strata_result r = launch_stretch(t->dev, s, 10, err);
@@ -160,7 +171,8 @@ static enum strata_result measure_launch(struct timing *t, struct strata_error *
 static enum strata_result measure_step(struct timing *t, st_addr a, st_addr b, struct strata_error *err)
 {
     struct stretch s = {.kernel = ST_GPU_COPY, .groups = STEP_BYTES / 16 / 1024};
-    const union st_arg there[3] = {{.p = b}, {.p = a}, {.l = STEP_BYTES / 16}}, back[3] = {{.p = a}, {.p = b}, {.l = STEP_BYTES / 16}};
+    const union st_arg there[3] = {{.p = b}, {.p = a}, {.l = STEP_BYTES / 16}},
+                       back[3] = {{.p = a}, {.p = b}, {.l = STEP_BYTES / 16}};
     memcpy(s.args[0], there, sizeof there);
     memcpy(s.args[1], back, sizeof back);
     return t->dev->info.features & ST_FEATURE_GRAPHS ? time_replay(t, &s, &t->dev->measured.step_us, err)
@@ -313,7 +325,7 @@ enum strata_result st_device_rates(struct st_device *dev, struct strata_error *e
 
 struct reading {
     uint64_t *data;
-    bool write; /* the first round: pages get their place in memory, near the worker that reads them */
+    bool write;           /* the first round: pages get their place in memory, near the worker that reads them */
     _Atomic uint64_t sum; /* of all, so that nothing is left out */
 };
 

@@ -1,5 +1,5 @@
-/* The plan: its bytes are those that are allocated, its limits hold to the byte, its choice is the fastest that it knows. Simulated
- * devices count what they give; the demo model with and without its draft layer. */
+/* The plan: its bytes are those that are allocated, its limits hold to the byte, its choice is the fastest that it
+ * knows. Simulated devices count what they give; the demo model with and without its draft layer. */
 #include "test.h"
 
 #include <math.h>
@@ -282,7 +282,8 @@ static void larger_chunks_cost_a_token_two_percent_at_most(void **state)
 static void a_device_that_only_slows_things_down_is_left_out_by_name(void **state)
 {
     (void)state;
-    struct strata_engine_options o = options("sim:gfx1030:8G:bw=200G,sim:gfx1100:8G:bw=960G,sim:sm_75:8G:launch=9", NULL);
+    struct strata_engine_options o =
+        options("sim:gfx1030:8G:bw=200G,sim:gfx1100:8G:bw=960G,sim:sm_75:8G:launch=9", NULL);
     struct st_plan plan = plan_of(&o);
     assert_int_equal(plan.n_stages, 1);
     assert_string_equal(plan.stage[0].name, "sim:1");
@@ -360,15 +361,16 @@ static void layers_that_no_card_holds_go_to_the_cpu(void **state)
 extern const struct st_runtime st_runtime_sim;
 static const char *described;
 
-static enum strata_result open_described(const struct st_runtime_options *o, struct st_rt **out, struct strata_error *err)
+static enum strata_result open_described(const struct st_runtime_options *o, struct st_rt **out,
+                                         struct strata_error *err)
 {
     struct st_runtime_options own = *o;
     own.devices = described;
     return st_runtime_sim.open(&own, out, err);
 }
 
-static enum strata_result create_on(const char *cards, const struct strata_engine_options *o, struct strata_engine **out,
-                                    struct strata_error *err)
+static enum strata_result create_on(const char *cards, const struct strata_engine_options *o,
+                                    struct strata_engine **out, struct strata_error *err)
 {
     static struct st_runtime table;
     static const struct st_runtime *const tables[] = {&table, NULL};
@@ -383,7 +385,8 @@ static enum strata_result create_on(const char *cards, const struct strata_engin
 static void a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name(void **state)
 {
     (void)state;
-    static const char cards[] = "opencl:8G:as=card:lacks=st_qsa_heads,opencl:8G:as=card,gfx1100:8G:as=card:images=sm_80";
+    static const char cards[] =
+        "opencl:8G:as=card:lacks=st_qsa_heads,opencl:8G:as=card,gfx1100:8G:as=card:images=sm_80";
     struct strata_error err;
     struct strata_engine *e;
     struct strata_engine_options o = options("auto", "8"); /* however fast the CPU is */
