@@ -110,8 +110,8 @@ struct strata_engine_options {
     int threads;           /* CPU workers; default: one per physical core */
     uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
-    uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, or 256
-                            * where the CPU computes layers */
+    uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, 2048
+                            * over several devices, 256 where the CPU computes layers */
     enum strata_kv kv;     /* storage of keys and values */
     const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */

@@ -13,7 +13,8 @@
 
 enum {
     BASE_PREFILL = 256, /* what placements with larger chunks are compared with; the most where a CPU computes layers */
-    LEAST_PREFILL = 64, /* smaller automatic chunks would only hide that the memory is too small */
+    SHARED_PREFILL = 2048,   /* the most where several stages share the work */
+    LEAST_PREFILL = 64,      /* smaller automatic chunks would only hide that the memory is too small */
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
     WINDOW_ROWS = 8,
     FREE_ORDERS = 10, /* up to so many candidates every order is looked at, more keep the order of their rates */
@@ -597,11 +598,13 @@ static uint32_t chunk_below(uint32_t n)
     return power;
 }
 
-/* A CPU computes a small chunk for seconds already, and between chunks an answer can be ended. */
+/* For the stages as they are. A CPU computes a small chunk for seconds already, and between chunks an answer can be
+ * ended. Several stages work at the same time on chunks of one prompt, so it has to have some. */
 static uint32_t most_chunk(const struct planner *p)
 {
-    uint32_t most = has_cpu(p->plan) && BASE_PREFILL < p->q->most_prefill ? BASE_PREFILL : p->q->most_prefill;
+    uint32_t most = has_cpu(p->plan) ? BASE_PREFILL : p->plan->n_stages > 1 ? SHARED_PREFILL : ST_PREFILL_MAX;
     uint32_t context = p->q->config->placement.context;
+    most = most < p->q->most_prefill ? most : p->q->most_prefill;
     return most < context ? most : context;
 }
 
@@ -648,7 +651,7 @@ static enum strata_result larger_chunks(struct planner *p, uint32_t base, uint32
     for (uint32_t n = most_chunk(p); n > base && !r && !fits; n = chunk_below(n)) {
         double t;
         r = place_layers(p, n, &t);
-        if (!r && t >= 0 && t <= bearable * *seconds && !has_cpu(p->plan))
+        if (!r && t >= 0 && t <= bearable * *seconds && n <= most_chunk(p))
             r = try_chunk(p, n, base, &fits);
         if (fits)
             *seconds = t;

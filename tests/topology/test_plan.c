@@ -240,9 +240,13 @@ static void chunks_grow_as_far_as_the_memory_goes(void **state)
     assert_int_equal(plan_of(&o).prefill, 300);
     o.prefill = 100;
     assert_int_equal(plan_of(&o).prefill, 100);
-    o.devices = "cpu";
-    o.context = 4096;
+    o.context = 16384;
     o.prefill = 0;
+    o.devices = "sim:gfx1100:8G,sim:gfx1201:8G"; /* so that prompts of a few thousand tokens keep both at work */
+    o.layer_split = "4,4";
+    assert_int_equal(plan_of(&o).prefill, 2048);
+    o.devices = "cpu";
+    o.layer_split = NULL;
     assert_int_equal(plan_of(&o).prefill, 256);
 }
 
@@ -274,7 +278,7 @@ static void larger_chunks_cost_a_token_two_percent_at_most(void **state)
         double base = seconds_with(o, 256), own = seconds_with(o, plan.prefill);
         assert_true(plan.prefill >= 256 && own == plan.seconds);
         assert_true(own <= 1.02 * base);
-        for (uint32_t rows = 2 * plan.prefill; rows <= 8192; rows *= 2)
+        for (uint32_t rows = 2 * plan.prefill; rows <= (plan.n_stages > 1 ? 2048u : 8192u); rows *= 2)
             assert_true(seconds_with(o, rows) > 1.02 * base);
     }
 }
@@ -408,6 +412,22 @@ static void a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name(v
     assert_non_null(strstr(err.text, "st_qsa_heads"));
 }
 
+static void the_cpu_is_measured_for_a_plan_and_not_at_every_start(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine *e;
+    struct strata_engine_options o = options("cpu", NULL);
+    for (o.threads = 1; o.threads <= 3; o.threads += 2) {
+        struct st_plan_stage s = plan_of(&o).stage[0];
+        assert_true(s.memory_rate > 0 && s.launch_seconds > 0);
+        assert_true(s.time.memory == s.size.read / s.memory_rate && s.time.link == 0);
+    }
+    assert_ok(strata_engine_create(f.model, &o, &e, &err), &err);
+    assert_true(e->plan.stage[0].memory_rate == 0 && e->plan.seconds == 0);
+    strata_engine_free(e);
+}
+
 static void limits_that_mean_nothing_are_mistakes(void **state)
 {
     (void)state;
@@ -459,6 +479,7 @@ int main(void)
         cmocka_unit_test(no_split_is_predicted_faster_than_the_automatic_one),
         cmocka_unit_test(layers_that_no_card_holds_go_to_the_cpu),
         cmocka_unit_test(a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name),
+        cmocka_unit_test(the_cpu_is_measured_for_a_plan_and_not_at_every_start),
         cmocka_unit_test(limits_that_mean_nothing_are_mistakes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
