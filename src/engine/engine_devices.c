@@ -128,12 +128,14 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
         if (!r)
             r = open_devices(e, &largest, by_choice, err);
     }
+    /* Layers that the user counted out for devices of which one is lost are counted anew. */
+    const char *split = e->n_lost && st_devices_automatic(e->options.devices) ? NULL : e->options.layer_split;
     struct st_plan_request request = {.config = config,
                                       .dims = &e->dims,
                                       .devices = e->devices,
                                       .opened = by_choice,
                                       .order = e->options.devices,
-                                      .layer_split = e->options.layer_split,
+                                      .layer_split = split,
                                       .vram_limit = e->options.vram_limit,
                                       .ram_limit = e->options.ram_limit,
                                       .prefill = e->asked_prefill,

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "makers.h"
 #include "runtime/sim.h"
 
 static struct strata_model *model;
@@ -294,6 +295,46 @@ static void a_device_that_cannot_be_opened_again_is_an_error_of_each_request_unt
     close_on(e, s);
 }
 
+/* The user named nothing: a card that is lost is left out from then on, and in the end the CPU remains. */
+static void an_automatic_choice_goes_on_with_what_is_left(void **state)
+{
+    (void)state;
+    struct strata_engine *e;
+    struct strata_session *s;
+    struct strata_error err;
+    make_runtimes();
+    struct st_image_set images = images_for("sm_80,gfx1100");
+    cuda_cards = "sm_80:8G:as=cuda:nograph:late=40";
+    hip_cards = "gfx1100:8G:as=hip:nograph";
+    opencl_cards = NULL;
+    struct strata_engine_options o = options_for("auto", "1,4");
+    assert_ok(st_engine_create(model, &o, runtimes, &images, &e, &err), &err);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    assert_says(strata_engine_placement(e), "cuda:0");
+    assert_says(strata_engine_placement(e), "hip:0");
+    struct reply reply = ask(s);
+    assert_int_equal(reply.result, STRATA_E_DEVICE);
+    assert_says(reply.err.text, "cuda:0");
+    assert_answers(s);
+    assert_says(strata_engine_placement(e), "cuda:0 is left out: it was lost and is not used again: cuda:0: kernel st_");
+    for (int i = 0; i < e->n_stages; i++)
+        assert_string_not_equal(e->stages[i]->name, "cuda:0");
+    assert_answers(s);
+    close_on(e, s);
+
+    /* The only card: the CPU remains. */
+    hip_cards = NULL;
+    o = options_for("auto", "5");
+    assert_ok(st_engine_create(model, &o, runtimes, &images, &e, &err), &err);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    assert_string_equal(e->stages[0]->name, "cuda:0");
+    assert_int_equal(ask(s).result, STRATA_E_DEVICE);
+    assert_answers(s);
+    assert_int_equal(e->n_stages, 1);
+    assert_string_equal(e->stages[0]->name, "cpu");
+    close_on(e, s);
+}
+
 static void a_session_file_goes_on_in_the_stages_that_were_opened_again(void **state)
 {
     (void)state;
@@ -359,6 +400,7 @@ int main(void)
         cmocka_unit_test(a_slow_queue_only_takes_longer),
         cmocka_unit_test(every_session_is_cold_after_a_device_was_lost_and_a_cancel_stays),
         cmocka_unit_test(a_device_that_cannot_be_opened_again_is_an_error_of_each_request_until_it_can),
+        cmocka_unit_test(an_automatic_choice_goes_on_with_what_is_left),
         cmocka_unit_test(a_session_file_goes_on_in_the_stages_that_were_opened_again),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
