@@ -79,6 +79,22 @@ def chunks_are_automatic_or_exactly_as_said():
 
 
 @test
+def every_type_of_keys_and_values_is_counted_and_works_on_a_device():
+    size, text = {}, {}
+    for kv in ("f32", "f16", "int8", "q4"):
+        size[kv] = plan("--device", "sim:gfx1100:24G", "--kv", kv, "-c", "512")["stages"][0]["kv"]
+        for device in ("cpu", "sim:gfx1100:24G"):
+            call = ("run", "-m", MODEL, "-p", "What is gimp?", "--temp", "0", "-n", "6", "-c", "128", "--kv", kv)
+            code, text[kv, device], err = strata(*call, "--device", device)
+            assert code == 0, err
+        assert text[kv, "cpu"] == text[kv, "sim:gfx1100:24G"], (kv, text)
+    # An element takes 4, 2, 1 + 4/64 and 1/2 + 4/32 bytes; index keys stay floats.
+    elements = (size["f32"] - size["f16"]) // 2
+    index = size["f32"] - 4 * elements
+    assert index > 0 and size["int8"] == index + elements * 17 // 16 and size["q4"] == index + elements * 5 // 8, size
+
+
+@test
 def a_slow_device_is_left_out_by_name():
     p = plan("--device", "sim:gfx1030:8G:bw=100G,sim:gfx1100:8G:bw=960G")
     assert [s["name"] for s in p["stages"]] == ["sim:1"], p
