@@ -11,12 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ST_PACE_LEVELS = 11 };
+enum { ST_PACE_LEVELS = 11, ST_PACE_LAST = 8 };
 
 struct st_pace {
     int workers[ST_PACE_LEVELS]; /* all, half, a quarter, ... 1 */
-    double cost[ST_PACE_LEVELS]; /* time of a pass, averaged; 0: not known */
     int levels, at, trying;      /* trying: the level of the pass now running; at, unless something is tried */
+    double last[ST_PACE_LAST];   /* times of the last passes at this level, in a ring */
+    unsigned passes;             /* at this level; a try comes when the ring is full */
     double since, wait;          /* time spent since the last try, and how much has to be before the next */
     double patience;             /* that, in times of the last try */
     bool up;                     /* direction of the next try */

@@ -56,6 +56,24 @@ static void sleeps_alone_do_not_take_workers_away(void **state)
     assert_true(spent < 1000 * quiet[8] * 1.15);
 }
 
+static void a_slow_first_pass_does_not_take_workers_away(void **state)
+{
+    (void)state;
+    struct st_pace p = st_pace(8);
+    st_pace_report(&p, 500 * quiet[8], 3);
+    double spent = run(&p, quiet, true, 1000);
+    assert_true(spent < 1000 * quiet[8] * 1.15);
+}
+
+static void a_slow_first_pass_does_not_put_tries_off(void **state)
+{
+    (void)state;
+    struct st_pace p = st_pace(2);
+    st_pace_report(&p, 1e6, 3);
+    run(&p, busy, true, 20);
+    assert_int_equal(st_pace_workers(&p), 1);
+}
+
 static void any_number_of_threads_is_halved_down_to_one(void **state)
 {
     (void)state;
@@ -76,6 +94,8 @@ int main(void)
         cmocka_unit_test(a_busy_machine_is_served_by_the_number_that_is_fastest),
         cmocka_unit_test(a_machine_that_becomes_quiet_gets_all_workers_again),
         cmocka_unit_test(sleeps_alone_do_not_take_workers_away),
+        cmocka_unit_test(a_slow_first_pass_does_not_take_workers_away),
+        cmocka_unit_test(a_slow_first_pass_does_not_put_tries_off),
         cmocka_unit_test(any_number_of_threads_is_halved_down_to_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
