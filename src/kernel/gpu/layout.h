@@ -60,9 +60,9 @@ typedef uint64_t st_u64;
  * for FP32 activations; the pairs that an output takes for `parts` parts of 32 elements (odd: outputs lie in different
  * banks). */
 #define ST_ROWS_GROUP 128
-#define ST_ROWS_STAGE 512
+#define ST_ROWS_STAGE 544
 #define ST_ROWS_ROOM 1088
-#define ST_ROWS_INPUTS 4096
+#define ST_ROWS_INPUTS 2048
 /* FP32 activations: outputs of a group, and floats for the partial sums of one (odd). */
 #define ST_ROWS_OUTPUTS 64
 #define ST_ROWS_TEAM 17
