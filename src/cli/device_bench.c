@@ -257,8 +257,7 @@ static enum strata_result bench_all(const struct bench *b, struct strata_error *
     return r;
 }
 
-/* Bytes that mean nothing, but are no zeros. */
-static enum strata_result fill_random(struct st_device *dev, st_addr at, uint64_t bytes, struct strata_error *err)
+enum strata_result st_device_fill_random(struct st_device *dev, st_addr at, uint64_t bytes, struct strata_error *err)
 {
     enum { BLOCK = 8 << 20 };
     uint8_t *block = malloc(BLOCK);
@@ -330,9 +329,9 @@ static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struc
     if (r == STRATA_OK)
         r = dev->table->allocate(dev->rt, MOST_JOBS * sizeof(struct st_expert_job), &b.jobs, err);
     if (r == STRATA_OK)
-        r = fill_random(dev, b.weights, b.weight_bytes + 64, err);
+        r = st_device_fill_random(dev, b.weights, b.weight_bytes + 64, err);
     if (r == STRATA_OK)
-        r = fill_random(dev, b.x, X_BYTES, err);
+        r = st_device_fill_random(dev, b.x, X_BYTES, err);
     if (r == STRATA_OK)
         r = time_copy(&b, err);
     if (r == STRATA_OK) {
@@ -341,6 +340,8 @@ static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struc
                dev->info.features & ST_FEATURE_GRAPHS ? "; times inside a replayed graph" : "");
         r = bench_all(&b, err);
     }
+    if (r == STRATA_OK)
+        r = st_device_bench_prompts(dev, b.weights, b.weight_bytes, err);
     dev->table->release(dev->rt, b.jobs);
     dev->table->release(dev->rt, b.y);
     dev->table->release(dev->rt, b.x);

@@ -7,6 +7,7 @@
 #ifndef ST_KERNEL_GPU_KERNELS_H
 #define ST_KERNEL_GPU_KERNELS_H
 
+#include "kernel/gpu_gemm_kernels.h"
 #include "runtime/runtime.h"
 
 /* Of every kernel with the body of gpu/rows.h. */
@@ -115,7 +116,8 @@
     X(DOWN_Q8_0_1, "st_down_q8_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                          \
     X(DOWN_Q8_0_8, "st_down_q8_0_8", "experts", "pccciiiii", 192, 1, 1, true)                                          \
     X(DOWN_Q2_0_1, "st_down_q2_0_1", "experts", "pccciiiii", 192, 1, 1, true)                                          \
-    X(DOWN_Q2_0_8, "st_down_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true)
+    X(DOWN_Q2_0_8, "st_down_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true)                                          \
+    ST_GPU_GEMM_KERNELS(X)
 
 #define ST_GPU_KERNEL_ID(id, symbol, module, args, x, y, z, hot) ST_GPU_##id,
 enum st_gpu_kernel { ST_GPU_KERNELS(ST_GPU_KERNEL_ID) ST_GPU_KERNEL_COUNT };

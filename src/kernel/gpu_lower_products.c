@@ -1,5 +1,6 @@
 /* Lowering of products: activations are brought into the forms that the weights take, then every weight is multiplied, by the
- * tiles of gpu/product.h for the types that have them, otherwise by gpu/rows.h. */
+ * tiles of gpu/product.h for the types that have them, otherwise by gpu/rows.h; prompts by gpu/gemm.h. */
+#include "kernel/gpu_gemm.h"
 #include "kernel/gpu_lower.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
@@ -70,12 +71,45 @@ struct job {
     uint32_t ldy, finish, streams; /* ST_ROWS_FINISH_* */
 };
 
-enum { JOBS = 8, LARGE = 8 << 20 /* bytes of a matrix from which its launch is worth a kernel of its own */ };
+enum {
+    JOBS = 8,
+    FLOAT_ROWS = 32, /* a prompt's product with fewer rows of float weights is left to gpu/rows.h */
+    LARGE = 8 << 20 /* bytes of a matrix from which its launch is worth a kernel of its own */ };
 
-/* The launch of a product by the tiles of gpu/product.h, where they serve it. */
+/* A prompt's product; up: NULL or a second matrix of the same shape, the result is then silu(w . x) * (up . x). */
+static struct st_gpu_gemm gemm_of(const struct input *in, const struct st_weight *w, const struct st_weight *up, st_addr y,
+                                  uint32_t ldy, const struct st_gpu_target *t)
+{
+    return (struct st_gpu_gemm){.type = w->type,
+                                .y = y,
+                                .w = st_gpu_at(w->data),
+                                .up = up ? st_gpu_at(up->data) : 0,
+                                .x = address_of(in, w->act, 0),
+                                .n = in->n,
+                                .rows = w->rows,
+                                .stride = stride_of(in, w->act),
+                                .ldy = ldy,
+                                .total = in->rows,
+                                .scales = w->scale ? st_gpu_at(w->scale) : 0,
+                                .units = t->units};
+}
+
+/* Integer matrix units serve the product: more rows than a window, and integer activations. */
+static bool by_matrix_units(const struct st_weight *w, uint32_t rows)
+{
+    return rows > ST_GPU_WINDOW && w->act != ST_ACT_F32 && st_gpu_at(w->data) % 16 == 0;
+}
+
+/* The launch of a product by tiles (gpu/product.h, of prompts gpu/gemm.h and gpu/gemm_floats.cl), where they serve it. */
 static bool by_tiles(const struct input *in, const struct job *job, const struct st_gpu_target *t, struct st_gpu_launch *l)
 {
     const struct st_weight *w = job->w;
+    if (in->rows > ST_GPU_WINDOW && !job->finish) {
+        struct st_gpu_gemm prompt = gemm_of(in, w, NULL, st_gpu_at(job->y), job->ldy, t);
+        bool floats = st_type_info(w->type)->block_elems == 1 && w->rows >= FLOAT_ROWS && st_gpu_at(w->data) % 16 == 0;
+        return (floats && st_gpu_gemm_floats(&prompt, l, NULL) == STRATA_OK) ||
+               (by_matrix_units(w, in->rows) && st_gpu_gemm(&prompt, l, NULL) == STRATA_OK);
+    }
     if (in->rows > MANY || w->act == ST_ACT_F32 || w->scale || job->finish || (uint64_t)w->rows * w->row_bytes < LARGE)
         return false;
     struct st_gpu_matvec fast = {.type = w->type,
@@ -257,6 +291,27 @@ enum strata_result st_gpu_lower_route(const struct st_route *a, const struct st_
     return r;
 }
 
+/* Prompts: the list of tiles stands in the scratch behind the up products. */
+static st_addr tiles_of(const struct st_experts *a, const struct st_gpu_target *t)
+{
+    return t->scratch + ((uint64_t)(uint32_t)*a->n * (a->used + 1) * a->width * 4 + 15) / 16 * 16;
+}
+
+/* expert_products of a prompt. */
+static enum strata_result prompt_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
+                                          const struct st_weight *second, st_addr y, uint32_t ldy, bool by_entry,
+                                          const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    struct st_gpu_gemm gemm = gemm_of(in, w, second, y, ldy, t);
+    gemm.total = 0;
+    gemm.tiles = tiles_of(a, t);
+    gemm.entry = st_gpu_at(a->routing->entry);
+    gemm.n_tiles = st_gpu_gemm_tile_bound((uint32_t)*a->n * a->used, a->experts);
+    gemm.used = by_entry ? 0 : a->used;
+    gemm.scale_each = w->scale_count > 1;
+    return st_gpu_gemm(&gemm, st_gpu_push(list), err);
+}
+
 /* Products of each expert's entries; by_entry: the input has a row for each entry instead of one for each token. second: NULL,
  * or the up beside a gate, for silu(w x) * (second x). */
 static enum strata_result expert_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
@@ -264,6 +319,8 @@ static enum strata_result expert_products(const struct st_experts *a, const stru
                                           const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
 {
     uint32_t n = (uint32_t)*a->n;
+    if (by_matrix_units(w, n) && (!second || by_matrix_units(second, n)))
+        return prompt_products(a, in, w, second, y, ldy, by_entry, t, list, err);
     struct st_gpu_rows rows = rows_of(in, w, y, ldy, t);
     rows.mode = n <= ST_GPU_WINDOW ? ST_ROWS_ENTRY : ST_ROWS_EXPERT;
     rows.total = n * a->used;
@@ -298,11 +355,12 @@ static void silu_mul(st_addr h, st_addr up, uint32_t rows, uint32_t width, struc
     }
 }
 
-/* The up products, of all entries or of the shared expert, where they are not joined to the gate's. */
+/* The up products, of all entries or of the shared expert, where they are not joined to the gate's; then a prompt's tiles. */
 uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint32_t units)
 {
     (void)units;
-    return (uint64_t)rows * (a->used + 1) * a->width * 4;
+    return ((uint64_t)rows * (a->used + 1) * a->width * 4 + 15) / 16 * 16 +
+           (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16;
 }
 
 static void combine(const struct st_experts *a, uint32_t n, struct st_gpu_list *list)
@@ -344,6 +402,11 @@ static enum strata_result shared_hidden(const struct st_experts *a, const struct
         rows.second = st_gpu_at(a->shared_up->data);
         return st_gpu_rows(&rows, st_gpu_push(list), err);
     }
+    if (joined(a->shared_gate, a->shared_up) && by_matrix_units(a->shared_gate, m->rows) &&
+        by_matrix_units(a->shared_up, m->rows)) {
+        struct st_gpu_gemm pair = gemm_of(m, a->shared_gate, a->shared_up, st_gpu_at(h), a->width, t);
+        return st_gpu_gemm(&pair, st_gpu_push(list), err);
+    }
     enum strata_result r = multiply_one(m, a->shared_gate, h, a->width, t, list, err);
     if (!r)
         r = multiply_one(m, a->shared_up, (const float *)(uintptr_t)t->scratch, a->width, t, list, err);
@@ -369,6 +432,9 @@ enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct
     struct input tail = {.x = h_tail, .acts = &tail_acts, .n = a->width, .rows = n};
     unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
     enum strata_result r = prepare(&m, mask, list, err);
+    if (n > ST_GPU_WINDOW)
+        st_gpu_gemm_tiles(tiles_of(a, t), st_gpu_at(a->routing->first), a->experts, st_gpu_gemm_tile_bound(routed, a->experts),
+                          st_gpu_push(list));
     if (!r)
         r = routed_hidden(a, &m, t, list, err);
     if (!r)

@@ -696,7 +696,8 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
                     {"qsa", st_test_qsa},
                     {"route", st_test_route},
 
-                    {"rows", st_test_few_rows}};
+                    {"rows", st_test_few_rows},
+                    {"prompt products", st_test_gemm}};
     *out = (struct st_selftest_result){0};
     struct st_test_run *run = calloc(1, sizeof *run);
     if (!run)

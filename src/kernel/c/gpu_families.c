@@ -7,6 +7,7 @@
 
 #include "kernel/exact_math.h"
 #include "kernel/gpu/layout.h"
+#include "kernel/gpu_gemm.h"
 
 static void *at(union st_arg a)
 {
@@ -59,6 +60,11 @@ static void quantize_row(enum st_act act, uint8_t *to, const float *x, uint32_t 
         for (uint32_t b = 0; b < part / 32; b++) {
             int32_t sum = sums[2 * b] + sums[2 * b + 1];
             memcpy(to + (act == ST_ACT_Q8 ? ST_Q8_SUMS(n) : ST_Q8K_SUMS(n)) + (i / 32 + b) * 4, &sum, 4);
+        }
+        for (uint32_t t = 0; act == ST_ACT_Q8K && t < 16; t++) {
+            int upper = (sums[t] + ST_PAIR / 2) >> 6;
+            to[ST_Q8K_PAIRS(n) + i / 8 + t] = (uint8_t)upper;
+            to[ST_Q8K_PAIRS(n) + i / 8 + 16 + t] = (uint8_t)(sums[t] - ST_PAIR * upper);
         }
         for (uint32_t e = i; e < i + part; e++) {
             to[ST_PLACE(n, e)] = (uint8_t)q[e - i];
@@ -253,6 +259,70 @@ static void rows_family(const struct st_dot_table *dot, int type, enum st_act ac
     }
 }
 
+/* ---- prompt products ---- */
+
+/* One output row of the tile's kind. */
+static void gemm_row(const struct st_dot_table *dot, int type, bool pair, const union st_arg *args, uint32_t e, uint32_t i)
+{
+    const uint32_t n = args[8].i, rows = args[9].i, stride = args[12].i, used = args[14].i, scaled = args[15].i;
+    const uint32_t input = used ? (uint32_t)((const int32_t *)at(args[5]))[i] / used : i;
+    const uint8_t *x = (const uint8_t *)at(args[3]) + (size_t)input * stride;
+    float *y = (float *)at(args[0]) + (size_t)i * args[13].i;
+    for (uint32_t r = 0; r < rows; r += STRIP) {
+        const uint32_t strip = rows - r < STRIP ? rows - r : STRIP;
+        const size_t skip = ((size_t)e * rows + r) * args[10].i;
+        float up[STRIP];
+        for (int which = 0; which < (pair ? 2 : 1); which++) {
+            float *to = which ? up : y + r;
+            one_row(dot, type, st_type_info(type)->act, to, (const uint8_t *)at(args[1 + which]) + skip, strip, x, n);
+            const float *scales = at(args[6 + which]);
+            for (uint32_t o = 0; scaled && o < strip; o++)
+                to[o] *= scales[scaled == 2 ? e : 0];
+        }
+        for (uint32_t o = 0; pair && o < strip; o++)
+            y[r + o] = st_siluf(y[r + o]) * up[o];
+    }
+}
+
+static void gemm_family(const struct st_dot_table *dot, int type, bool pair, const uint32_t grid[3], const union st_arg *args)
+{
+    const int32_t *tile = at(args[4]);
+    for (uint32_t i = 0; i < args[11].i; i++)
+        gemm_row(dot, type, pair, args, 0, i);
+    for (uint32_t t = 0; args[11].i == 0 && t < grid[1]; t++)
+        for (int32_t i = 0; tile[4 * t] >= 0 && i < tile[4 * t + 2]; i++)
+            gemm_row(dot, type, pair, args, (uint32_t)tile[4 * t], (uint32_t)(tile[4 * t + 1] + i));
+}
+
+/* Float weights: sums of 16 columns, added in ascending order. */
+static void gemm_floats(int type, const union st_arg *args)
+{
+    enum { SIDE = 8, STEP = 16 }; /* activation rows side by side; columns of a sum */
+    const uint32_t n = args[4].i, rows = args[5].i, total = args[7].i, stride = args[8].i, ldy = args[9].i;
+    const float scale = args[10].i ? *(const float *)at(args[3]) : 1.0f;
+    float w[ST_GPU_COLUMNS];
+    for (uint32_t o = 0; o < rows; o++) {
+        st_type_info(type)->decode((const uint8_t *)at(args[1]) + (size_t)o * args[6].i, w, n);
+        for (uint32_t m = 0; m < total; m += SIDE) {
+            float acc[SIDE] = {0};
+            const float *x[SIDE];
+            for (uint32_t j = 0; j < SIDE; j++)
+                x[j] = (const float *)(const void *)((const uint8_t *)at(args[2]) +
+                                                     (size_t)(m + j < total ? m + j : m) * stride);
+            for (uint32_t k = 0; k < n; k += STEP) {
+                float part[SIDE] = {0};
+                for (uint32_t i = k; i < n && i < k + STEP; i++)
+                    for (uint32_t j = 0; j < SIDE; j++)
+                        part[j] = fmaf(x[j][i], w[i], part[j]);
+                for (uint32_t j = 0; j < SIDE; j++)
+                    acc[j] = acc[j] + part[j];
+            }
+            for (uint32_t j = 0; j < SIDE && m + j < total; j++)
+                ((float *)at(args[0]))[(size_t)(m + j) * ldy + o] = acc[j] * scale;
+        }
+    }
+}
+
 /* ---- all ---- */
 
 static void read_words(const uint32_t grid[3], const union st_arg *args)
@@ -293,11 +363,18 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     case ST_GPU_DOWN_Q8_0_8: experts(dot, ST_TYPE_Q8_0, true, grid, args); return true;
     case ST_GPU_DOWN_Q2_0_1:
     case ST_GPU_DOWN_Q2_0_8: experts(dot, ST_TYPE_Q2_0, true, grid, args); return true;
+    case ST_GPU_GEMM_F32: gemm_floats(ST_TYPE_F32, args); return true;
+    case ST_GPU_GEMM_F16: gemm_floats(ST_TYPE_F16, args); return true;
+    case ST_GPU_GEMM_BF16: gemm_floats(ST_TYPE_BF16, args); return true;
     default: break;
     }
     enum st_act act;
     const int type = st_gpu_rows_type(kernel, &act);
     if (type >= 0)
         rows_family(dot, type, act, grid, args);
-    return type >= 0; /* others have no form here: simulated devices run the GPU's own source */
+    bool pair;
+    const int gemm = st_gpu_gemm_type(kernel, &pair);
+    if (gemm >= 0)
+        gemm_family(dot, gemm, pair, grid, args);
+    return type >= 0 || gemm >= 0; /* others have no form here: simulated devices run the GPU's own source */
 }

@@ -367,6 +367,11 @@ INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
 {
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"l"(to), "l"(from) : "memory");
 }
+/* The same for bytes whose neighbours are copied soon: they stay in the first-level cache. */
+INLINE void st_copy_issue_near(local uint4 *to, global const uint4 *from)
+{
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"l"(to), "l"(from) : "memory");
+}
 INLINE void st_copies_commit(void)
 {
     __asm__ volatile("cp.async.commit_group;" ::: "memory");
@@ -387,6 +392,10 @@ INLINE void st_copies_wait(uint newest)
 #define UNROLL_COPIES _Pragma("unroll 4")
 #endif
 INLINE void st_copy_issue(local uint4 *to, global const uint4 *from)
+{
+    *to = *from;
+}
+INLINE void st_copy_issue_near(local uint4 *to, global const uint4 *from)
 {
     *to = *from;
 }
@@ -419,7 +428,10 @@ INLINE void st_store_system(global uint *to, uint value)
  *
  * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column
  * of B are 32 consecutive bytes in local memory, stride bytes apart (a multiple of 4), and stay unchanged from load to
- * multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i). */
+ * multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i).
+ *
+ * st_tile_product: D = start + A * B, start the same number everywhere; which 0 or 1: only the first or the second 16
+ * columns of A with those rows of B (known when compiled), 2: all. */
 
 #if defined(__NVPTX__)
 #define ST_TILE_VALUES 8
@@ -486,6 +498,34 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
 #endif
     }
 }
+INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b, int start, int which)
+{
+    for (int h = 0; h < 2; h++) {
+        int *v = d->v + 4 * h;
+#if __CUDA_ARCH__ >= 800
+        if (which == 2)
+            __asm__("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                    "{%10, %10, %10, %10};"
+                    : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                    : "r"(a->r[0]), "r"(a->r[1]), "r"(a->r[2]), "r"(a->r[3]), "r"(b->r[2 * h]), "r"(b->r[2 * h + 1]),
+                      "r"(start));
+        else
+            __asm__("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+                    "{%7, %7, %7, %7};"
+                    : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                    : "r"(a->r[2 * (which & 1)]), "r"(a->r[2 * (which & 1) + 1]), "r"(b->r[2 * h + (which & 1)]), "r"(start));
+#else
+        for (int m = 0; m < 2; m++) {
+            v[2 * m] = v[2 * m + 1] = start;
+            for (int k = 0; k < 2; k++)
+                if (which == 2 || which == k)
+                    __asm__("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                            : "+r"(v[2 * m]), "+r"(v[2 * m + 1])
+                            : "r"(a->r[2 * k + m]), "r"(b->r[2 * h + k]));
+        }
+#endif
+    }
+}
 INLINE uint st_tile_row(uint i)
 {
     return st_lane() / 4 + (i & 2) * 4;
@@ -524,6 +564,21 @@ INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
         b.w[i] = column[i];
     return b;
 }
+INLINE st_int8 st_tile_step(st_int8 c, const struct st_tile_a *a, const struct st_tile_b *b, int k)
+{
+#ifdef __GFX12__
+    const bool upper = st_lane() >= 16;
+    const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]),
+                       (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
+    const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]),
+                       (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
+    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, c, false);
+#else
+    const st_int4 x = {(int)a->w[4 * k], (int)a->w[4 * k + 1], (int)a->w[4 * k + 2], (int)a->w[4 * k + 3]};
+    const st_int4 y = {(int)b->w[4 * k], (int)b->w[4 * k + 1], (int)b->w[4 * k + 2], (int)b->w[4 * k + 3]};
+    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, x, true, y, c, false);
+#endif
+}
 INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
 {
     st_int8 c;
@@ -531,20 +586,19 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
     for (int i = 0; i < 8; i++)
         c[i] = d->v[i];
     UNROLL
-    for (int k = 0; k < 2; k++) {
-#ifdef __GFX12__
-        const bool upper = st_lane() >= 16;
-        const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]),
-                           (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
-        const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]),
-                           (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
-        c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, c, false);
-#else
-        const st_int4 x = {(int)a->w[4 * k], (int)a->w[4 * k + 1], (int)a->w[4 * k + 2], (int)a->w[4 * k + 3]};
-        const st_int4 y = {(int)b->w[4 * k], (int)b->w[4 * k + 1], (int)b->w[4 * k + 2], (int)b->w[4 * k + 3]};
-        c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, x, true, y, c, false);
-#endif
-    }
+    for (int k = 0; k < 2; k++)
+        c = st_tile_step(c, a, b, k);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        d->v[i] = c[i];
+}
+INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b, int start, int which)
+{
+    st_int8 c = {start, start, start, start, start, start, start, start};
+    UNROLL
+    for (int k = 0; k < 2; k++)
+        if (which == 2 || which == k)
+            c = st_tile_step(c, a, b, k);
     UNROLL
     for (int i = 0; i < 8; i++)
         d->v[i] = c[i];
@@ -611,6 +665,24 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
     for (int i = 0; i < 4; i++)
         d->v[i] = c[i];
 }
+INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b, int start, int which)
+{
+    st_int4 c = {start, start, start, start};
+#ifdef __gfx942__
+    /* the second 16 columns are those of the upper 32 lanes */
+    const ulong mine = which == 2 || (st_lane() >= 32) == (which == 1) ? ~(ulong)0 : 0;
+    c = __builtin_amdgcn_mfma_i32_16x16x32_i8((long)((a->w[0] | (ulong)a->w[1] << 32) & mine),
+                                              (long)(b->w[0] | (ulong)b->w[1] << 32), c, 0, 0, 0);
+#else
+    if (which != 1)
+        c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[0], (int)b->w[0], c, 0, 0, 0);
+    if (which != 0)
+        c = __builtin_amdgcn_mfma_i32_16x16x16i8((int)a->w[1], (int)b->w[1], c, 0, 0, 0);
+#endif
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        d->v[i] = c[i];
+}
 INLINE uint st_tile_row(uint i)
 {
     return st_lane() / 16 * 4 + i;
@@ -650,16 +722,23 @@ INLINE uint st_tile_column(uint i)
 {
     return (st_lane() + i * ST_LANES) % 16;
 }
+INLINE int st_tile_value(uint i, const struct st_tile_a *a, const struct st_tile_b *b, int sum, uint from, uint to)
+{
+    local const uint *x = (local const uint *)(a->base + st_tile_row(i) * a->stride);
+    local const uint *y = (local const uint *)(b->base + st_tile_column(i) * b->stride);
+    for (uint k = from; k < to; k++)
+        sum = st_dot4(x[k], y[k], sum);
+    return sum;
+}
 INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
 {
-    for (uint i = 0; i < ST_TILE_VALUES; i++) {
-        local const uint *x = (local const uint *)(a->base + st_tile_row(i) * a->stride);
-        local const uint *y = (local const uint *)(b->base + st_tile_column(i) * b->stride);
-        int sum = d->v[i];
-        for (uint k = 0; k < 8; k++)
-            sum = st_dot4(x[k], y[k], sum);
-        d->v[i] = sum;
-    }
+    for (uint i = 0; i < ST_TILE_VALUES; i++)
+        d->v[i] = st_tile_value(i, a, b, d->v[i], 0, 8);
+}
+INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b, int start, int which)
+{
+    for (uint i = 0; i < ST_TILE_VALUES; i++)
+        d->v[i] = st_tile_value(i, a, b, start, which == 1 ? 4 : 0, which == 0 ? 4 : 8);
 }
 
 #endif

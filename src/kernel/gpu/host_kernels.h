@@ -38,6 +38,30 @@
 
 #include "floats_q.cl"
 #undef GROUP
+#include "gemm.cl"
+
+#include "gemm_experts.cl"
+
+#include "gemm_k.cl"
+
+#include "gemm_k_experts.cl"
+
+#include "gemm_iq.cl"
+
+#include "gemm_iq_experts.cl"
+#undef GROUP
+#include "gemm_tiles.cl"
+#undef GROUP
+#include "gemm_floats.cl"
+#undef GROUP
+#undef OUT
+#undef ROWS
+#undef STEP
+#undef F32
+#undef F16
+#undef BF16
+#include "peak.cl"
+#undef GROUP
 #include "matvec.cl"
 
 #include "experts.cl"
@@ -59,6 +83,12 @@
 #define UNPACK_pcci(name) name(P(0), P(1), P(2), args[3].i)
 #define UNPACK_pccii(name) name(P(0), P(1), P(2), args[3].i, args[4].i)
 #define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
+#define UNPACK_pciii(name) name(P(0), P(1), args[2].i, args[3].i, args[4].i)
+#define UNPACK_pccccccciiiiiiii(name)                                                                                  \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i,     \
+         args[13].i, args[14].i, args[15].i)
+#define UNPACK_pccciiiiiii(name)                                                                                       \
+    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
 #define UNPACK_pcii(name) name(P(0), P(1), args[2].i, args[3].i)
 #define UNPACK_pi(name) name(P(0), args[1].i)
 #define UNPACK_ppcccccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i)
@@ -190,7 +220,8 @@
     ROWS(X, pccciiiii, st_gate_up_q8_0)                                                                                \
     ROWS(X, pccciiiii, st_gate_up_q2_0)                                                                                \
     ROWS(X, pccciiiii, st_down_q8_0)                                                                                   \
-    ROWS(X, pccciiiii, st_down_q2_0)
+    ROWS(X, pccciiiii, st_down_q2_0)                                                                                   \
+    ST_HOST_GEMM_KERNELS(X)
 
 #define CALL(kind, name)                                                                                               \
     static void call_##name(const union st_arg *args)                                                                  \

@@ -33,10 +33,13 @@ typedef uint64_t st_u64;
 #define ST_Q8_STRIDE(n) (ST_Q8_S(n) + ST_ROUND16((n) / 8))
 
 /* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q
- * as i32. */
+ * as i32; then for each 256 elements 32 signed bytes: the sums of 16 q as ST_PAIR * a + b, sixteen a, sixteen b (what
+ * matrix units multiply minima with). */
 #define ST_Q8K_SCALES(n) (n)
 #define ST_Q8K_SUMS(n) ((n) + ST_ROUND16((n) / 64))
-#define ST_Q8K_STRIDE(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
+#define ST_Q8K_PAIRS(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
+#define ST_Q8K_STRIDE(n) (ST_Q8K_PAIRS(n) + (n) / 8)
+#define ST_PAIR 64
 
 /* Decode products: of a group of ST_PRODUCT_GROUP work-items the first ST_PRODUCT_ITEMS multiply and the others add. A
  * group handles tiles of weight rows; a multiplying work-item has one unit of columns (2 blocks of 32 elements, Q2_0:
@@ -83,6 +86,12 @@ typedef uint64_t st_u64;
 #define ST_ROWS_FINISH_NONE 0
 #define ST_ROWS_FINISH_SILU 1
 #define ST_ROWS_FINISH_GATE 2
+
+/* Prompt products (gemm.h): weight rows of a group's tile, and its activation rows: of large products, and of small ones and
+ * experts. A tile of experts is four i32: expert or -1, first entry, entries, 0. */
+#define ST_GEMM_OUT 128
+#define ST_GEMM_WIDE 128
+#define ST_GEMM_FEW 64
 
 /* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap,
  * so any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the

@@ -66,8 +66,17 @@ INLINE void put_q8k(local uint *words, local uint *best, global uchar *to, uint 
     const bool zero = max < 0x0d800000u;
     const float factor = -127.0f / st_float_of(zero ? 0x3f800000u : value);
     const int q = zero ? 0 : round_q(v * factor);
-    const int sum = add32(words, q);
+    int sum = q;
+    for (uint mask = 8; mask > 0; mask /= 2)
+        sum += (int)exchange(words, (uint)sum, mask);
     to[ST_PLACE(n, e)] = (uchar)q;
+    if (item % 16 == 0) {
+        const int upper = (sum + ST_PAIR / 2) >> 6;
+        global uchar *pair = to + ST_Q8K_PAIRS(n) + e / 256 * 32 + e % 256 / 16;
+        pair[0] = (uchar)upper;
+        pair[16] = (uchar)(sum - ST_PAIR * upper);
+    }
+    sum += (int)exchange(words, (uint)sum, 16);
     if (item % 32 == 0)
         *(global int *)(to + ST_Q8K_SUMS(n) + e / 8) = sum;
     if (item == 0)

@@ -2,13 +2,17 @@
  * elements, with the scales that docs/numerics.md gives them (a float for each 16 or 32 elements of the types of 32 and 64
  * elements, integers within the blocks of 256).
  *
- * A row lies in local memory; it starts at an address that its type's blocks allow (PART_ALIGN). type is known when
+ * A row lies in local memory, or where PART_SPACE says; it starts at an address that its type's blocks allow (PART_ALIGN). type is known when
  * compiled. Block layouts: src/format/quant_block.c. */
 #ifndef ST_OPEN_H
 #define ST_OPEN_H
 
 #include "dialect.h"
 #include "grids.h"
+
+#ifndef PART_SPACE
+#define PART_SPACE local
+#endif
 
 /* Types as numbered in files. */
 #define T_F32 0
@@ -85,21 +89,21 @@ struct part {
     int scale[2], min[2]; /* of each 16, blocks of 256 */
 };
 
-INLINE uint part_16(int type, local const uchar *p)
+INLINE uint part_16(int type, PART_SPACE const uchar *p)
 {
-    return PART_ALIGN(type) > 1 ? *(local const ushort *)p : p[0] | (uint)p[1] << 8;
+    return PART_ALIGN(type) > 1 ? *(PART_SPACE const ushort *)p : p[0] | (uint)p[1] << 8;
 }
 
 /* at: bytes from the start of the block, where that start has the type's alignment; known when compiled, as far as its
  * remainder by 4 goes. */
-INLINE uint part_32(int type, local const uchar *p, uint at)
+INLINE uint part_32(int type, PART_SPACE const uchar *p, uint at)
 {
     if (PART_ALIGN(type) == 4 && at % 4 == 0)
-        return *(local const uint *)(p + at);
+        return *(PART_SPACE const uint *)(p + at);
     return part_16(type, p + at) | part_16(type, p + at + 2) << 16;
 }
 
-INLINE float part_half(int type, local const uchar *p)
+INLINE float part_half(int type, PART_SPACE const uchar *p)
 {
     return st_float_of_half((ushort)part_16(type, p));
 }
@@ -113,7 +117,7 @@ INLINE void part_less(uint *w, uint c)
 }
 
 /* Sixteen bytes of two nibbles: element j in the low half of byte j, element 16 + j in the high one. */
-INLINE void part_nibbles(int type, struct part *a, local const uchar *p, uint at)
+INLINE void part_nibbles(int type, struct part *a, PART_SPACE const uchar *p, uint at)
 {
     UNROLL
     for (uint i = 0; i < 4; i++) {
@@ -127,7 +131,7 @@ INLINE void part_nibbles(int type, struct part *a, local const uchar *p, uint at
 #define IQ4_TABLE 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u
 
 /* The same, each nibble through a table. */
-INLINE void part_lookup(int type, struct part *a, local const uchar *p, uint at, uint t0, uint t1, uint t2, uint t3)
+INLINE void part_lookup(int type, struct part *a, PART_SPACE const uchar *p, uint at, uint t0, uint t1, uint t2, uint t3)
 {
     UNROLL
     for (uint i = 0; i < 4; i++) {
@@ -158,7 +162,7 @@ INLINE float part_ue4m3(uint v)
 }
 
 /* 64 elements in 36 bytes; 16 elements for each scale in 8 bytes, low nibbles first. */
-INLINE void part_open_nvfp4(struct part *a, local const uchar *p, uint number)
+INLINE void part_open_nvfp4(struct part *a, PART_SPACE const uchar *p, uint number)
 {
     UNROLL
     for (uint t = 0; t < 2; t++) {
@@ -175,10 +179,10 @@ INLINE void part_open_nvfp4(struct part *a, local const uchar *p, uint number)
 }
 
 /* Part `number` of the row, types of 32 and 64 elements. */
-INLINE void part_open_small(int type, struct part *a, local const uchar *row, uint number)
+INLINE void part_open_small(int type, struct part *a, PART_SPACE const uchar *row, uint number)
 {
     const uint per = PART_ELEMS(type) / 32;
-    local const uchar *p = row + number / per * PART_BYTES(type);
+    PART_SPACE const uchar *p = row + number / per * PART_BYTES(type);
     number %= per;
     a->m = 0.0f;
     if (type == T_NVFP4) {
@@ -218,9 +222,9 @@ INLINE void part_open_small(int type, struct part *a, local const uchar *row, ui
 }
 
 /* Scale and minimum of sub-block k of Q4_K and Q5_K. */
-INLINE void part_scale_k4(struct part *a, local const uchar *p, uint k)
+INLINE void part_scale_k4(struct part *a, PART_SPACE const uchar *p, uint k)
 {
-    local const uchar *sc = p + 4;
+    PART_SPACE const uchar *sc = p + 4;
     const uint j = k % 4, first = sc[j], second = sc[j + 4], third = sc[j + 8];
     a->scale[0] = a->scale[1] = (int)(k < 4 ? first & 63 : (third & 15) | first >> 6 << 4);
     a->min[0] = a->min[1] = (int)(k < 4 ? second & 63 : third >> 4 | second >> 6 << 4);
@@ -228,14 +232,14 @@ INLINE void part_scale_k4(struct part *a, local const uchar *p, uint k)
 }
 
 /* Sub-block k of the types without a grid. p: the block. */
-INLINE void part_open_k(int type, struct part *a, local const uchar *p, uint k)
+INLINE void part_open_k(int type, struct part *a, PART_SPACE const uchar *p, uint k)
 {
     a->m = 0.0f;
     a->min[0] = a->min[1] = 0;
     a->d[0] = part_half(type, p + (type == T_Q6_K ? 208 : type == T_Q2_K ? 80 : type == T_Q3_K ? 108 : 0));
     if (type == T_Q4_K || type == T_Q5_K) {
         part_scale_k4(a, p, k);
-        local const uchar *q = p + 32 * (k / 2);
+        PART_SPACE const uchar *q = p + 32 * (k / 2);
         UNROLL
         for (uint i = 0; i < 8; i++) {
             a->w[i] = part_32(type, q, (type == T_Q4_K ? 16 : 48) + 4 * i) >> (k % 2 * 4) & 0x0f0f0f0fu;
@@ -253,7 +257,7 @@ INLINE void part_open_k(int type, struct part *a, local const uchar *p, uint k)
         for (uint t = 0; t < 2; t++)
             a->scale[t] = (int)(signed char)p[192 + 2 * k + t];
     } else if (type == T_Q2_K || type == T_Q3_K) {
-        local const uchar *q = p + 32 * (k / 4);
+        PART_SPACE const uchar *q = p + 32 * (k / 4);
         UNROLL
         for (uint i = 0; i < 8; i++) {
             a->w[i] = part_32(type, q, (type == T_Q2_K ? 16 : 32) + 4 * i) >> (k % 4 * 2) & 0x03030303u;
@@ -272,7 +276,7 @@ INLINE void part_open_k(int type, struct part *a, local const uchar *p, uint k)
                 a->scale[t] = p[j] & 15;
                 a->min[t] = p[j] >> 4;
             } else {
-                local const uchar *sc = p + 96;
+                PART_SPACE const uchar *sc = p + 96;
                 const uint low = j < 8 ? sc[j] & 15u : (uint)sc[j - 8] >> 4;
                 a->scale[t] = (int)(low | ((uint)sc[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
             }
@@ -374,7 +378,7 @@ INLINE void grid_put3(bool xxs, struct part *a, uint l, uint first, uint second,
     }
 }
 
-INLINE void part_open_iq2(int type, struct part *a, local const uchar *p, local const uint *grid, uint k)
+INLINE void part_open_iq2(int type, struct part *a, PART_SPACE const uchar *p, local const uint *grid, uint k)
 {
     const uint nibbles = type == T_IQ2_XXS ? 0 : p[(type == T_IQ2_XS ? 66 : 74) + k];
     const uint a32 = type == T_IQ2_XXS ? part_32(type, p + 8 * k, 6) : 0;
@@ -399,7 +403,7 @@ INLINE void part_open_iq2(int type, struct part *a, local const uchar *p, local 
     }
 }
 
-INLINE void part_open_iq3(int type, struct part *a, local const uchar *p, local const uint *grid, uint k)
+INLINE void part_open_iq3(int type, struct part *a, PART_SPACE const uchar *p, local const uint *grid, uint k)
 {
     const bool xxs = type == T_IQ3_XXS;
     const uint a32 = xxs ? part_32(type, p + 4 * k, 66) : 0, high = xxs ? 0 : p[66 + k];
@@ -407,14 +411,14 @@ INLINE void part_open_iq3(int type, struct part *a, local const uchar *p, local 
     a->scale[0] = a->scale[1] = (int)(2 * (xxs ? a32 >> 28 : (uint)p[106 + k / 2] >> 4 * (k % 2) & 15) + 1);
     UNROLL
     for (uint l = 0; l < 4; l++) {
-        local const uchar *g = p + 2 + 8 * k + 2 * l;
+        PART_SPACE const uchar *g = p + 2 + 8 * k + 2 * l;
         const uint first = g[0] | (high >> 2 * l & 1) << 8, second = g[1] | (high >> (2 * l + 1) & 1) << 8;
         grid_put3(xxs, a, l, grid_point(grid, first), grid_point(grid, second),
                   xxs ? grid_signs7(a32 >> 7 * l & 127) : p[74 + 4 * k + l]);
     }
 }
 
-INLINE void part_open_iq1(int type, struct part *a, local const uchar *p, local const uint *grid, uint k)
+INLINE void part_open_iq1(int type, struct part *a, PART_SPACE const uchar *p, local const uint *grid, uint k)
 {
     if (type == T_IQ1_S) {
         const uint high = part_16(type, p + 34 + 2 * k);
@@ -441,13 +445,13 @@ INLINE void part_open_iq1(int type, struct part *a, local const uchar *p, local 
 }
 
 /* Part `number` (32 elements) of a row. */
-INLINE void part_open(int type, struct part *a, local const uchar *row, local const uint *grid, uint number)
+INLINE void part_open(int type, struct part *a, PART_SPACE const uchar *row, local const uint *grid, uint number)
 {
     if (!PART_LARGE(type)) {
         part_open_small(type, a, row, number);
         return;
     }
-    local const uchar *p = row + number / 8 * PART_BYTES(type);
+    PART_SPACE const uchar *p = row + number / 8 * PART_BYTES(type);
     const uint k = number % 8;
     if (!PART_GRID(type)) {
         part_open_k(type, a, p, k);

@@ -1,0 +1,21 @@
+/* Prompt products, few rows and experts, types of 32 and 64 elements, Q8 activations; body and limits in gemm.h. */
+#include "gemm.h"
+
+GEMM(st_gemm_few_q8_0, T_Q8_0, GEMM_FEW)
+GEMM(st_gemm_pair_q8_0, T_Q8_0, GEMM_PAIR)
+GEMM(st_gemm_few_q2_0, T_Q2_0, GEMM_FEW)
+GEMM(st_gemm_pair_q2_0, T_Q2_0, GEMM_PAIR)
+GEMM(st_gemm_few_iq4_nl, T_IQ4_NL, GEMM_FEW)
+GEMM(st_gemm_pair_iq4_nl, T_IQ4_NL, GEMM_PAIR)
+GEMM(st_gemm_few_q4_0, T_Q4_0, GEMM_FEW)
+GEMM(st_gemm_pair_q4_0, T_Q4_0, GEMM_PAIR)
+GEMM(st_gemm_few_q4_1, T_Q4_1, GEMM_FEW)
+GEMM(st_gemm_pair_q4_1, T_Q4_1, GEMM_PAIR)
+GEMM(st_gemm_few_q5_0, T_Q5_0, GEMM_FEW)
+GEMM(st_gemm_pair_q5_0, T_Q5_0, GEMM_PAIR)
+GEMM(st_gemm_few_q5_1, T_Q5_1, GEMM_FEW)
+GEMM(st_gemm_pair_q5_1, T_Q5_1, GEMM_PAIR)
+GEMM(st_gemm_few_mxfp4, T_MXFP4, GEMM_FEW)
+GEMM(st_gemm_pair_mxfp4, T_MXFP4, GEMM_PAIR)
+GEMM(st_gemm_few_nvfp4, T_NVFP4, GEMM_FEW)
+GEMM(st_gemm_pair_nvfp4, T_NVFP4, GEMM_PAIR)
