@@ -1,5 +1,5 @@
-/* Machines of simulated devices for tests of the engine: the miniature model, requests on it, and runtimes whose devices change
- * from one opening to the next. */
+/* Machines of simulated devices for tests of the engine: the miniature model, requests on it, and runtimes whose
+ * devices change from one opening to the next. */
 #ifndef ST_TESTS_MACHINE_H
 #define ST_TESTS_MACHINE_H
 

@@ -1,31 +1,31 @@
 /* The order in which chunks go through stages.
  *
- * At step t stage i is given chunk t - i. A stage on a device is given a chunk while it still computes the one before, so its
- * queue does not run empty; a stage on the CPU computes a chunk when it is given, and comes last in a step. A chunk is given to a
- * stage when
+ * At step t stage i is given chunk t - i. A stage on a device is given a chunk while it still computes the one before,
+ * so its queue does not run empty; a stage on the CPU computes a chunk when it is given, and comes last in a step. A
+ * chunk is given to a stage when
  *  - the stage before has finished it: its residual lies in the buffer between the two;
  *  - the stage behind has finished the chunk ST_STAGE_PASSES before: the buffer that this one goes to is free;
  *  - the stage itself has finished the chunk ST_STAGE_PASSES before.
- * Every stage computes the chunks in order, so the result has the same bits as one chunk after the other. A single chunk, which
- * is what every window of an answer is, goes through the stages one by one. */
+ * Every stage computes the chunks in order, so the result has the same bits as one chunk after the other. A single
+ * chunk, which is what every window of an answer is, goes through the stages one by one. */
 #include "engine/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-
 enum { PAGE = 4096 };
 
 /* ---- buffers between stages ---- */
 
-static enum strata_result open_buffer(struct strata_engine *e, int place, int k, uint64_t bytes, struct strata_error *err)
+static enum strata_result open_buffer(struct strata_engine *e, int place, int k, uint64_t bytes,
+                                      struct strata_error *err)
 {
     struct st_stage *from = e->stages[place], *to = e->stages[place + 1];
     struct st_hand_off *h = &e->hand_off[place][k];
     void *memory = aligned_alloc(PAGE, bytes);
     if (!memory)
-        return st_fail(err, STRATA_E_MEMORY, "no memory for %llu bytes between %s and %s", (unsigned long long)bytes, from->name,
-                       to->name);
+        return st_fail(err, STRATA_E_MEMORY, "no memory for %llu bytes between %s and %s", (unsigned long long)bytes,
+                       from->name, to->name);
     h->wide = memory;
     enum strata_result r = from->ops->lock_host(from, memory, bytes, err);
     h->locked_from = r == STRATA_OK;
@@ -72,10 +72,10 @@ void st_pipeline_close(struct strata_engine *e)
 struct run {
     struct strata_engine *e;
     const struct st_flow *flow;
-    size_t chunks, done;           /* chunks to compute; tokens that left the last stage */
-    size_t begun[ST_STAGES_MAX];   /* chunks, by stage */
+    size_t chunks, done;         /* chunks to compute; tokens that left the last stage */
+    size_t begun[ST_STAGES_MAX]; /* chunks, by stage */
     size_t finished[ST_STAGES_MAX];
-    size_t asked;                  /* chunks whose n-gram rows were asked for */
+    size_t asked; /* chunks whose n-gram rows were asked for */
 };
 
 static size_t rows_of(const struct run *p, size_t chunk)

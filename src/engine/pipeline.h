@@ -1,4 +1,5 @@
-/* How rows flow through the stages: in chunks, so that a stage computes a chunk while the next one computes the chunk before. */
+/* How rows flow through the stages: in chunks, so that a stage computes a chunk while the next one computes the chunk
+ * before. */
 #ifndef ST_ENGINE_PIPELINE_H
 #define ST_ENGINE_PIPELINE_H
 
@@ -14,14 +15,14 @@ struct st_flow {
 
 /* Bytes of one buffer between stages: the residual of a pass, in whole pages. */
 uint64_t st_pipeline_buffer(const struct st_placement *placement, const struct st_model_dims *dims);
-/* The page-locked buffers between neighbouring stages, ST_STAGE_PASSES at each of n_stages - 1 places. A device that cannot
- * page-lock them is named. */
+/* The page-locked buffers between neighbouring stages, ST_STAGE_PASSES at each of n_stages - 1 places. A device that
+ * cannot page-lock them is named. */
 enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err);
 void st_pipeline_close(struct strata_engine *e);
 
-/* Takes all chunks through all stages. *done: tokens that went through every stage, all of them unless out->chunk_done ended it;
- * the state of every stage is then that after *done tokens. After a failure nothing runs any more, and the session's state is
- * that of no token. */
+/* Takes all chunks through all stages. *done: tokens that went through every stage, all of them unless out->chunk_done
+ * ended it; the state of every stage is then that after *done tokens. After a failure nothing runs any more, and the
+ * session's state is that of no token. */
 enum strata_result st_pipeline_run(struct strata_engine *e, const struct st_flow *flow, size_t *done,
                                    struct strata_error *err);
 

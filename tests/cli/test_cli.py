@@ -222,6 +222,16 @@ def run_gives_text_and_the_closing_line():
 
 
 @test
+def two_devices_print_the_text_of_the_cpu():
+    texts = {}
+    for devices in ("cpu", "sim:gfx1100:24G,sim:gfx1201:16G"):
+        code, out, err = strata("run", "--device", devices, "--layer-split", "auto", "-m", MODEL, "-p", "What is gimp?", "--temp", "0")
+        assert code == 0, err
+        texts[devices] = out
+    assert len(set(texts.values())) == 1 and b"gimp" in out, texts
+
+
+@test
 def the_demo_prints_the_recorded_text():
     code, out, err = strata("run", "-m", MODEL, "-p", "What is gimp?", "--temp", "0")
     with open(os.path.join(SOURCE, "tests/golden/demo.txt"), "rb") as recorded:

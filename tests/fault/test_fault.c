@@ -1,5 +1,5 @@
-/* What goes wrong on devices while a model runs: the request ends with a message that names the device, nothing hangs or leaks,
- * and the engine answers the next request. Devices are simulated, with faults on request. */
+/* What goes wrong on devices while a model runs: the request ends with a message that names the device, nothing hangs
+ * or leaks, and the engine answers the next request. Devices are simulated, with faults on request. */
 #include "machine.h"
 
 #include <unistd.h>
@@ -66,8 +66,8 @@ static void assert_answers(struct strata_session *s)
     assert_memory_equal(reply.token, healthy.token, sizeof healthy.token);
 }
 
-static void open_on(const char *devices, const char *split, const char *first, const char *then, struct strata_engine **e,
-                    struct strata_session **s)
+static void open_on(const char *devices, const char *split, const char *first, const char *then,
+                    struct strata_engine **e, struct strata_session **s)
 {
     struct strata_error err;
     struct strata_engine_options o = options_for(devices, split);
@@ -316,7 +316,8 @@ static void an_automatic_choice_goes_on_with_what_is_left(void **state)
     assert_int_equal(reply.result, STRATA_E_DEVICE);
     assert_says(reply.err.text, "cuda:0");
     assert_answers(s);
-    assert_says(strata_engine_placement(e), "cuda:0 is left out: it was lost and is not used again: cuda:0: kernel st_");
+    assert_says(strata_engine_placement(e),
+                "cuda:0 is left out: it was lost and is not used again: cuda:0: kernel st_");
     for (int i = 0; i < e->n_stages; i++)
         assert_string_not_equal(e->stages[i]->name, "cuda:0");
     assert_answers(s);

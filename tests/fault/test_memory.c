@@ -1,6 +1,6 @@
-/* Host memory that runs out while an engine starts: every request for it fails once, by its number. Each start is refused with a
- * message, nothing is left behind, and the last one, in which nothing fails, works. The linker gives this program's calls of the
- * allocator to the functions here. */
+/* Host memory that runs out while an engine starts: every request for it fails once, by its number. Each start is
+ * refused with a message, nothing is left behind, and the last one, in which nothing fails, works. The linker gives
+ * this program's calls of the allocator to the functions here. */
 #include "machine.h"
 
 #include <stdatomic.h>
@@ -53,8 +53,8 @@ static struct strata_model *model;
 static const int32_t ids[] = {1, 2, 3};
 static float expected[TINY_VOCABULARY];
 
-/* Starts an engine in which request number n fails; false when there were fewer. A start that succeeds all the same has lost
- * nothing by it. */
+/* Starts an engine in which request number n fails; false when there were fewer. A start that succeeds all the same has
+ * lost nothing by it. */
 static bool start(const struct strata_engine_options *o, int64_t n)
 {
     struct strata_error err = {0};
@@ -87,8 +87,13 @@ static void walk(const char *devices, const char *split)
     struct strata_error err;
     struct strata_engine *e;
     struct strata_session *s;
-    struct strata_engine_options o = {
-        .devices = devices, .layer_split = split, .threads = 2, .context = 32, .prefill = 8, .kv = STRATA_KV_F32, .fp32 = true};
+    struct strata_engine_options o = {.devices = devices,
+                                      .layer_split = split,
+                                      .threads = 2,
+                                      .context = 32,
+                                      .prefill = 8,
+                                      .kv = STRATA_KV_F32,
+                                      .fp32 = true};
     assert_ok(strata_engine_create(model, &o, &e, &err), &err);
     assert_ok(strata_session_create(e, &s, &err), &err);
     assert_ok(strata_session_eval(s, ids, 3, false, expected, &err), &err);

@@ -1,5 +1,5 @@
-/* Prompts in chunks through several stages: the bits of one chunk after the other, whatever the devices and the chunk; an end in
- * the middle; faults in every stage; and nothing for the validation layer to report. */
+/* Prompts in chunks through several stages: the bits of one chunk after the other, whatever the devices and the chunk;
+ * an end in the middle; faults in every stage; and nothing for the validation layer to report. */
 #include "machine.h"
 
 #include "runtime/sim.h"
@@ -139,8 +139,8 @@ static void a_fault_in_any_stage_ends_the_prompt_and_the_next_one_has_the_right_
         struct strata_session *s;
         char first[160];
         uint32_t launch = 1 + (launches[k % 2] - 1) * k / 8;
-        snprintf(first, sizeof first, k % 2 ? "sim:sm_89:8G,sim:gfx90a:8G:%s=%u" : "sim:sm_89:8G:%s=%u,sim:gfx90a:8G", kinds[k % 3],
-                 launch);
+        snprintf(first, sizeof first, k % 2 ? "sim:sm_89:8G,sim:gfx90a:8G:%s=%u" : "sim:sm_89:8G:%s=%u,sim:gfx90a:8G",
+                 kinds[k % 3], launch);
         struct strata_engine_options o = {.devices = "sim:sm_89:8G,cpu,sim:gfx90a:8G",
                                           .layer_split = "2,1,2",
                                           .threads = 2,

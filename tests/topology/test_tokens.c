@@ -1,6 +1,6 @@
-/* Tokens of the demo model and of a model with the released one's widths, on several devices and on the CPU. The order of float
- * sums in norms and attention is a device's own, so logits differ; where the best logit leads by more than twice the stated bound,
- * the token must be the same. */
+/* Tokens of the demo model and of a model with the released one's widths, on several devices and on the CPU. The order
+ * of float sums in norms and attention is a device's own, so logits differ; where the best logit leads by more than
+ * twice the stated bound, the token must be the same. */
 #include "test.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 #include "golden/fixture.h"
 #include "golden/make_model.h"
 
-static struct strata_engine *open_engine(const struct strata_model *model, const char *devices, const char *split, bool fp32)
+static struct strata_engine *open_engine(const struct strata_model *model, const char *devices, const char *split,
+                                         bool fp32)
 {
     struct strata_error err;
     struct strata_engine *e;
@@ -54,9 +55,10 @@ static size_t best_of(const float *logits, size_t n, float *lead)
     return best;
 }
 
-/* FP32 activations: logits within the bound, and the same tokens where the lead is clear. least: tokens with a clear lead. */
-static void check_logits(const struct strata_model *model, const char *devices, const char *split, const int32_t *ids, size_t count,
-                         float bound, size_t least)
+/* FP32 activations: logits within the bound, and the same tokens where the lead is clear. least: tokens with a clear
+ * lead. */
+static void check_logits(const struct strata_model *model, const char *devices, const char *split, const int32_t *ids,
+                         size_t count, float bound, size_t least)
 {
     size_t vocabulary, clear = 0;
     float *want = read_tokens(model, "cpu", NULL, ids, count, &vocabulary);
@@ -75,7 +77,8 @@ static void check_logits(const struct strata_model *model, const char *devices, 
             clear++;
         }
     }
-    print_message("# %s: logits differ by at most %.2g, %zu of %zu tokens have a clear lead\n", devices, (double)most, clear, count);
+    print_message("# %s: logits differ by at most %.2g, %zu of %zu tokens have a clear lead\n", devices, (double)most,
+                  clear, count);
     assert_true(clear >= least);
     free(want);
     free(got);
@@ -116,7 +119,8 @@ static struct answer ask(const char *question, const char *devices, const char *
     prompt_ids(question, &ids, &count);
     struct strata_engine *e = open_engine(demo, devices, split, false);
     assert_ok(strata_session_create(e, &s, &err), &err);
-    struct strata_request q = {.ids = ids, .count = count, .max_tokens = 12, .ignore_eos = true, .event = take, .user = &a};
+    struct strata_request q = {
+        .ids = ids, .count = count, .max_tokens = 12, .ignore_eos = true, .event = take, .user = &a};
     strata_sampling_default(&q.sampling);
     assert_ok(strata_generate(s, &q, NULL, &err), &err);
     strata_session_free(s);
