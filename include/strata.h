@@ -125,7 +125,8 @@ enum strata_result strata_engine_create(const struct strata_model *model, const 
 /* All sessions must have been freed. */
 void strata_engine_free(struct strata_engine *engine);
 /* Where the model lies: one line for each stage, one with chunk, host memory and predicted speed, one for each device that was
- * left out. Valid as long as the engine. */
+ * left out. Valid as long as the engine; after a device was lost the next
+ * request may change it. */
 const char *strata_engine_placement(const struct strata_engine *engine);
 /* The options in force, defaults filled in. */
 void strata_engine_options(const struct strata_engine *engine, struct strata_engine_options *out);
@@ -221,7 +222,9 @@ struct strata_stats {
     double read_seconds, generate_seconds;
 };
 
-/* Reads the prompt and generates. The session then holds prompt and answer. stats may be NULL; it is filled on failure too. */
+/* Reads the prompt and generates. The session then holds prompt and answer. stats may be NULL; it is filled on failure too.
+ * After a failure of a device the session holds nothing, after a loss of one no session of the engine does; the next call loads
+ * the model again where that is needed: on the same devices, or on what is left of "auto". */
 enum strata_result strata_generate(struct strata_session *session, const struct strata_request *request,
                                    struct strata_stats *stats, struct strata_error *err);
 

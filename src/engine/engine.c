@@ -369,7 +369,7 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
         return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count,
                        in->count, e->options.context);
     memcpy(s->ids + s->count, in->ids, in->count * sizeof *s->ids);
-    struct st_flow flow = {.session = s, .in = in, .out = out, .chunk = e->options.prefill};
+    struct st_flow flow = {.session = s, .in = in, .out = out, .chunk = st_pipeline_chunk(e, in->count)};
     if (out->all_logits && flow.chunk > e->placement.out_rows)
         flow.chunk = e->placement.out_rows;
     e->logits_of = NULL;

@@ -13,7 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096 };
+enum {
+    PAGE = 4096,
+    /* A prompt of c chunks takes the time of c + stages - 1 of them, so there should be several for each stage; but every chunk
+     * reads the weights again, so it should not be small. */
+    CHUNKS_PER_STAGE = 4,
+    LEAST_ROWS = 512,
+    ROWS_STEP = 64, /* of the tiles of prompt kernels */
+};
 
 /* ---- buffers between stages ---- */
 
@@ -68,6 +75,13 @@ void st_pipeline_close(struct strata_engine *e)
 }
 
 /* ---- one evaluation ---- */
+
+size_t st_pipeline_chunk(const struct strata_engine *e, size_t count)
+{
+    size_t chunks = (size_t)e->n_stages * CHUNKS_PER_STAGE, rows = (count / chunks + ROWS_STEP) / ROWS_STEP * ROWS_STEP;
+    rows = rows < LEAST_ROWS ? LEAST_ROWS : rows;
+    return e->n_stages == 1 || rows > e->options.prefill ? e->options.prefill : rows;
+}
 
 struct run {
     struct strata_engine *e;

@@ -20,6 +20,10 @@ uint64_t st_pipeline_buffer(const struct st_placement *placement, const struct s
 enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err);
 void st_pipeline_close(struct strata_engine *e);
 
+/* Rows of a chunk for a prompt of count tokens: the engine's prefill, or less where several stages would otherwise wait for each
+ * other. */
+size_t st_pipeline_chunk(const struct strata_engine *e, size_t count);
+
 /* Takes all chunks through all stages. *done: tokens that went through every stage, all of them unless out->chunk_done
  * ended it; the state of every stage is then that after *done tokens. After a failure nothing runs any more, and the
  * session's state is that of no token. */

@@ -2,6 +2,8 @@
  * an end in the middle; faults in every stage; and nothing for the validation layer to report. */
 #include "machine.h"
 
+#include "engine/pipeline.h"
+
 #include "runtime/sim.h"
 
 static struct strata_model *model;
@@ -161,6 +163,22 @@ static void a_fault_in_any_stage_ends_the_prompt_and_the_next_one_has_the_right_
     }
 }
 
+static void chunks_are_as_large_as_asked_for_and_several_for_each_stage(void **state)
+{
+    (void)state;
+    struct strata_engine *e = calloc(1, sizeof *e);
+    e->options.prefill = 8192;
+    e->n_stages = 1;
+    assert_int_equal(st_pipeline_chunk(e, 100000), 8192);
+    e->n_stages = 2;
+    assert_int_equal(st_pipeline_chunk(e, 100), 512);
+    assert_int_equal(st_pipeline_chunk(e, 8192), 1088);
+    assert_int_equal(st_pipeline_chunk(e, 1000000), 8192);
+    e->options.prefill = 64;
+    assert_int_equal(st_pipeline_chunk(e, 8192), 64);
+    free(e);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -185,6 +203,7 @@ int main(void)
         cmocka_unit_test(chunks_in_the_pipeline_give_the_bits_of_one_after_the_other),
         cmocka_unit_test(the_validation_layer_has_nothing_to_report),
         cmocka_unit_test(a_prompt_that_is_ended_leaves_all_stages_at_the_same_token),
+        cmocka_unit_test(chunks_are_as_large_as_asked_for_and_several_for_each_stage),
         cmocka_unit_test(a_fault_in_any_stage_ends_the_prompt_and_the_next_one_has_the_right_bits),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
