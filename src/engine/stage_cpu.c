@@ -218,8 +218,9 @@ enum strata_result st_stage_cpu_size(const struct st_stage_config *config, int t
     out->launches = s->trunk.n_commands;
     out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
     out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
-    if (!r && (!st_mul_u64((uint64_t)threads, worker_scratch(s), &out->scratch) ||
-               !st_add_u64(out->state, out->buffers, &out->total) || !st_add_u64(out->total, out->scratch, &out->total)))
+    if (!r &&
+        (!st_mul_u64((uint64_t)threads, worker_scratch(s), &out->scratch) ||
+         !st_add_u64(out->state, out->buffers, &out->total) || !st_add_u64(out->total, out->scratch, &out->total)))
         r = st_fail(err, STRATA_E_LIMIT, "cpu: layers %u..%u do not fit in any memory", o.first, o.end - 1);
     st_program_free(&s->trunk);
     st_program_free(&s->draft);

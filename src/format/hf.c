@@ -97,7 +97,8 @@ static enum strata_result add_tensors(struct st_hf *hf, struct strata_error *err
     else if (exists(single))
         r = st_safetensors_add(hf->tensors, single, err);
     else
-        r = st_fail(err, STRATA_E_IO, "%s: neither model.safetensors nor model.safetensors.index.json is there", hf->dir);
+        r = st_fail(err, STRATA_E_IO, "%s: neither model.safetensors nor model.safetensors.index.json is there",
+                    hf->dir);
     free(index);
     free(single);
     return r ? r : add_draft_files(hf, err);
@@ -127,7 +128,8 @@ enum strata_result st_hf_open(const char *dir, struct st_hf **out, struct strata
     hf->generation_config_path = join(dir, "generation_config.json");
     hf->tokenizer_path = join(dir, "tokenizer.json");
     hf->tokenizer_config_path = join(dir, "tokenizer_config.json");
-    if (!hf->dir || !hf->config_path || !hf->generation_config_path || !hf->tokenizer_path || !hf->tokenizer_config_path)
+    if (!hf->dir || !hf->config_path || !hf->generation_config_path || !hf->tokenizer_path ||
+        !hf->tokenizer_config_path)
         r = st_fail(err, STRATA_E_MEMORY, "%s: no memory", dir);
     if (!r)
         r = read_optional(hf->config_path, MAX_CONFIG, &hf->config, err);
@@ -179,7 +181,8 @@ static const struct {
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
      "\\s+(?!\\S)|\\s+",
      "qwen2"},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
      "\\s+(?!\\S)|\\s+",
      "llama-bpe"},
 };
@@ -217,7 +220,8 @@ static enum strata_result read_split(struct st_json step, struct pre_steps *pre,
             pre->name = pre_tokenizers[i].name;
             return STRATA_OK;
         }
-    return st_fail(err, STRATA_E_UNSUPPORTED, "%s: the expression that cuts text is not one of the known ones", step.where);
+    return st_fail(err, STRATA_E_UNSUPPORTED, "%s: the expression that cuts text is not one of the known ones",
+                   step.where);
 }
 
 static enum strata_result read_pre_step(struct st_json step, struct pre_steps *pre, struct strata_error *err)
@@ -268,8 +272,8 @@ static enum strata_result set_token(const struct st_hf *hf, struct st_hf_tokeniz
     size_t n = json_string_length(text);
     st_printable(shown, sizeof shown, s, n);
     if (id >= t->count)
-        return st_fail(err, STRATA_E_FORMAT, "%s: token '%s' has id %llu, but the model has %zu rows", hf->tokenizer_path,
-                       shown, (unsigned long long)id, t->count);
+        return st_fail(err, STRATA_E_FORMAT, "%s: token '%s' has id %llu, but the model has %zu rows",
+                       hf->tokenizer_path, shown, (unsigned long long)id, t->count);
     struct st_bytes *slot = &t->tokens[id];
     if (slot->data && (slot->size != n || memcmp(slot->data, s, n)))
         return st_fail(err, STRATA_E_FORMAT, "%s: two tokens have id %llu, one of them '%s'", hf->tokenizer_path,
@@ -285,7 +289,8 @@ static enum strata_result read_tokens(const struct st_hf *hf, const json_t *voca
     enum strata_result r = STRATA_OK;
     const char *text;
     json_t *id;
-    json_object_foreach((json_t *)vocab, text, id) {
+    json_object_foreach((json_t *)vocab, text, id)
+    {
         uint64_t v;
         /* A member's name is a C string: the library refuses names with zero bytes. */
         if (!st_json_as_u64(id, &v))
@@ -294,7 +299,8 @@ static enum strata_result read_tokens(const struct st_hf *hf, const json_t *voca
             return st_fail(err, STRATA_E_FORMAT, "%s: token id %llu, but the model has %zu rows", hf->tokenizer_path,
                            (unsigned long long)v, t->count);
         if (t->tokens[v].data)
-            return st_fail(err, STRATA_E_FORMAT, "%s: two tokens have id %llu", hf->tokenizer_path, (unsigned long long)v);
+            return st_fail(err, STRATA_E_FORMAT, "%s: two tokens have id %llu", hf->tokenizer_path,
+                           (unsigned long long)v);
         t->tokens[v] = (struct st_bytes){text, strlen(text)};
         t->types[v] = 1;
     }
@@ -420,8 +426,8 @@ static enum strata_result numbered_token(struct st_json config, const char *name
     return STRATA_OK;
 }
 
-/* Whether the tokenizer puts bos before a text. "single" of a TemplateProcessing lists what stands where; only bos in front
- * of the text can be told in a file. */
+/* Whether the tokenizer puts bos before a text. "single" of a TemplateProcessing lists what stands where; only bos in
+ * front of the text can be told in a file. */
 static enum strata_result read_template_step(struct st_json step, struct st_hf_tokenizer *t, struct strata_error *err)
 {
     const char *type, *token;
@@ -441,8 +447,8 @@ static enum strata_result read_template_step(struct st_json step, struct st_hf_t
             return r;
         int64_t id = find_token(t, token);
         if (i > 0 || id < 0 || (t->bos >= 0 && id != t->bos))
-            return st_fail(err, STRATA_E_UNSUPPORTED, "%s: post_processor adds a token that is not the first one of a text",
-                           step.where);
+            return st_fail(err, STRATA_E_UNSUPPORTED,
+                           "%s: post_processor adds a token that is not the first one of a text", step.where);
         t->bos = id;
         t->add_bos = true;
     }

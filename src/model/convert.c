@@ -1,5 +1,5 @@
-/* Conversion of Hugging Face folders: finds the family, checks that no source tensor is lost, and streams planned tensors
- * into GGUF files. What a family's names and settings mean is in <family>_convert.c. */
+/* Conversion of Hugging Face folders: finds the family, checks that no source tensor is lost, and streams planned
+ * tensors into GGUF files. What a family's names and settings mean is in <family>_convert.c. */
 #include "model/convert.h"
 
 #include <float.h>
@@ -33,8 +33,8 @@ static char *shape_text(char *dst, size_t size, uint32_t n_dims, const uint64_t 
     return dst;
 }
 
-enum strata_result st_convert_source(struct st_convert_job *job, const char *name, uint32_t n_dims, const uint64_t *shape,
-                                     const struct st_safetensor **out, struct strata_error *err)
+enum strata_result st_convert_source(struct st_convert_job *job, const char *name, uint32_t n_dims,
+                                     const uint64_t *shape, const struct st_safetensor **out, struct strata_error *err)
 {
     const struct st_safetensor *t = st_convert_find(job, name);
     if (!t)
@@ -169,7 +169,8 @@ static enum strata_result decide_type(struct st_convert_tensor *t, struct strata
     uint32_t common = type_of_source(t->parts[0].tensor->dtype);
     for (size_t i = 0; i < t->n_parts; i++) {
         const struct st_safetensor *s = t->parts[i].tensor;
-        if (s->dtype != ST_DTYPE_F32 && s->dtype != ST_DTYPE_BF16 && s->dtype != ST_DTYPE_F16 && s->dtype != ST_DTYPE_F64)
+        if (s->dtype != ST_DTYPE_F32 && s->dtype != ST_DTYPE_BF16 && s->dtype != ST_DTYPE_F16 &&
+            s->dtype != ST_DTYPE_F64)
             return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s: dtype %s cannot be converted", s->path, s->name,
                            st_dtype_name(s->dtype));
         if (type_of_source(s->dtype) != common)
@@ -209,12 +210,9 @@ static void read_row(const struct st_convert_tensor *t, uint64_t r, float *out)
 static float map_value(enum st_convert_map map, float v)
 {
     switch (map) {
-    case ST_MAP_PLUS_ONE:
-        return 1.0f + v;
-    case ST_MAP_MINUS_EXP:
-        return (float)-exp((double)v);
-    case ST_MAP_PLAIN:
-        break;
+    case ST_MAP_PLUS_ONE: return 1.0f + v;
+    case ST_MAP_MINUS_EXP: return (float)-exp((double)v);
+    case ST_MAP_PLAIN: break;
     }
     return v;
 }
@@ -307,7 +305,8 @@ enum strata_result st_convert_tokenizer(const struct st_convert_job *job, uint64
 
 static const struct st_convert_family *const families[] = {&st_qwen4exp_convert, &st_llama_convert};
 
-static enum strata_result find_family(const struct st_hf *hf, const struct st_convert_family **out, struct strata_error *err)
+static enum strata_result find_family(const struct st_hf *hf, const struct st_convert_family **out,
+                                      struct strata_error *err)
 {
     const char *type;
     char shown[60];
@@ -328,8 +327,8 @@ static bool begins(const char *name, const char *prefix)
     return prefix && !strncmp(name, prefix, strlen(prefix));
 }
 
-/* Nothing of the source may be lost without a word: what no plan uses is counted when it belongs to the vision tower or to a
- * draft layer that nobody asked for, and refused otherwise. */
+/* Nothing of the source may be lost without a word: what no plan uses is counted when it belongs to the vision tower or
+ * to a draft layer that nobody asked for, and refused otherwise. */
 static enum strata_result check_left_over(const struct st_convert_job *job, const struct st_convert_family *family,
                                           struct st_convert_report *report, struct strata_error *err)
 {
@@ -342,7 +341,8 @@ static enum strata_result check_left_over(const struct st_convert_job *job, cons
         else if (!job->options->mtp_out && begins(t->name, family->draft_prefix))
             report->left_out_mtp++;
         else
-            return st_fail(err, STRATA_E_MODEL, "%s: tensor %s is not part of a %s model", t->path, t->name, family->name);
+            return st_fail(err, STRATA_E_MODEL, "%s: tensor %s is not part of a %s model", t->path, t->name,
+                           family->name);
     }
     return STRATA_OK;
 }

@@ -1,6 +1,6 @@
-/* Conversion of qwen4_exp checkpoints: settings, tensor names and shapes of the trunk and of the draft layer. Sources: the
- * project's description of the architecture, sections 1 (settings), 2.4.2 (hash constants), 2.5 (order of value heads),
- * 4.1 (draft layer), 7.1 (names and shapes) and 7.5 (types of keys). */
+/* Conversion of qwen4_exp checkpoints: settings, tensor names and shapes of the trunk and of the draft layer. Sources:
+ * the project's description of the architecture, sections 1 (settings), 2.4.2 (hash constants), 2.5 (order of value
+ * heads), 4.1 (draft layer), 7.1 (names and shapes) and 7.5 (types of keys). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,8 @@ static enum strata_result read_rope(struct st_json text, struct config *c, struc
     if (!r)
         r = st_json_f64(rope, "rope_theta", &c->f.rope_base, err);
     if (!r)
-        r = st_json_f64(st_json_get(rope, "partial_rotary_factor") ? rope : text, "partial_rotary_factor", &fraction, err);
+        r = st_json_f64(st_json_get(rope, "partial_rotary_factor") ? rope : text, "partial_rotary_factor", &fraction,
+                        err);
     if (!r)
         r = st_json_bool_or(rope, "mrope_interleaved", true, &interleaved, err);
     if (!r)
@@ -109,7 +110,8 @@ static enum strata_result read_rope(struct st_json text, struct config *c, struc
     if (r)
         return r;
     if (strcmp(type, "default") || !interleaved)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: rotary embedding with scaling or sections side by side", text.where);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: rotary embedding with scaling or sections side by side",
+                       text.where);
     c->f.rope_dims = (uint64_t)(fraction * (double)c->f.dims[D_HEAD_DIM] + 0.5);
     uint64_t pairs = 0;
     for (size_t i = 0; i < 3; i++) {
@@ -119,9 +121,10 @@ static enum strata_result read_rope(struct st_json text, struct config *c, struc
     }
     if (!(c->f.rope_base > 0) || c->f.rope_dims < 2 || c->f.rope_dims % 2 || c->f.rope_dims > c->f.dims[D_HEAD_DIM] ||
         c->f.rope_dims > c->f.dims[D_INDEX_K] || pairs != c->f.rope_dims / 2)
-        return st_fail(err, STRATA_E_FORMAT,
-                       "%s: %llu rotary dimensions do not fit the heads, or mrope_section does not add up to half of them",
-                       text.where, (unsigned long long)c->f.rope_dims);
+        return st_fail(
+            err, STRATA_E_FORMAT,
+            "%s: %llu rotary dimensions do not fit the heads, or mrope_section does not add up to half of them",
+            text.where, (unsigned long long)c->f.rope_dims);
     return STRATA_OK;
 }
 
@@ -154,8 +157,8 @@ static enum strata_result read_ple(struct st_json text, struct config *c, struct
     if (!c->f.has_ple)
         return STRATA_OK;
     if (json_array_size(layers) > 1)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: ple_layer_ids: a GGUF file holds one n-gram table, not %zu", text.where,
-                       json_array_size(layers));
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: ple_layer_ids: a GGUF file holds one n-gram table, not %zu",
+                       text.where, json_array_size(layers));
     if (!st_json_as_u64(json_array_get(layers, 0), &id) || id < 1 || id > c->f.layers)
         return st_fail(err, STRATA_E_FORMAT, "%s: ple_layer_ids are no layers (counted from 1)", text.where);
     c->f.ple_layer = id - 1;
@@ -178,8 +181,9 @@ static enum strata_result read_ple(struct st_json text, struct config *c, struct
     q4e_derive_sizes(&c->f);
     if (c->f.ple_eos >= c->f.dims[D_VOCAB] || c->f.ple_heads > Q4E_MAX_NGRAM_HEADS || !c->f.dims[D_PLE_WIDTH] ||
         c->f.dims[D_PLE_WIDTH] > 1 << 24 || c->f.dims[D_PLE_WIDTH] % c->f.ple_heads)
-        return st_fail(err, STRATA_E_FORMAT, "%s: %llu n-gram heads do not fit ple_embed_dim, or eos_token_id the vocabulary",
-                       text.where, (unsigned long long)c->f.ple_heads);
+        return st_fail(err, STRATA_E_FORMAT,
+                       "%s: %llu n-gram heads do not fit ple_embed_dim, or eos_token_id the vocabulary", text.where,
+                       (unsigned long long)c->f.ple_heads);
     return STRATA_OK;
 }
 
@@ -227,7 +231,8 @@ static enum strata_result read_i64(struct st_convert_job *job, const char *name,
     for (uint64_t i = 0; i < n && !r; i++) {
         memcpy(&out[i], t->data + 8 * i, 8);
         if (out[i] > INT64_MAX)
-            r = st_fail(err, STRATA_E_MODEL, "%s: tensor %s: entry %llu is negative", t->path, name, (unsigned long long)i);
+            r = st_fail(err, STRATA_E_MODEL, "%s: tensor %s: entry %llu is negative", t->path, name,
+                        (unsigned long long)i);
     }
     return r;
 }
@@ -266,7 +271,8 @@ struct place {
 
 static void set_order(const struct config *c, enum q4e_order order, struct st_convert_tensor *t)
 {
-    struct st_convert_order o = {.block = c->f.dims[D_GDN_HEAD_DIM], .groups = c->f.gdn_key_heads,
+    struct st_convert_order o = {.block = c->f.dims[D_GDN_HEAD_DIM],
+                                 .groups = c->f.gdn_key_heads,
                                  .per = c->f.dims[D_GDN_HEADS] / c->f.gdn_key_heads};
     if (order == Q4E_KEEP)
         return;
@@ -306,7 +312,8 @@ static enum strata_result add_entry(const struct place *p, const struct q4e_entr
     return STRATA_OK;
 }
 
-static enum strata_result add_entries(const struct place *p, const struct q4e_entry *e, size_t n, struct strata_error *err)
+static enum strata_result add_entries(const struct place *p, const struct q4e_entry *e, size_t n,
+                                      struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < n && !r; i++)
@@ -316,8 +323,8 @@ static enum strata_result add_entries(const struct place *p, const struct q4e_en
 
 #define ADD(place, table) add_entries(place, table, sizeof(table) / sizeof(table)[0], err)
 
-/* One of gate, up and down of all experts: from one tensor for all experts (fused, with gate and up rows together) or from
- * one per expert. */
+/* One of gate, up and down of all experts: from one tensor for all experts (fused, with gate and up rows together) or
+ * from one per expert. */
 static enum strata_result add_experts(const struct place *p, const char *to, const char *fused, const char *single,
                                       enum q4e_dim ne0, enum q4e_dim ne1, uint64_t first, uint64_t fused_rows,
                                       struct strata_error *err)
@@ -351,9 +358,11 @@ static enum strata_result add_layer(const struct place *p, bool recurrent, struc
     const uint64_t *d = p->c->f.dims;
     enum strata_result r = ADD(p, q4e_every_layer);
     if (!r)
-        r = add_experts(p, "ffn_gate_exps.weight", "gate_up_proj", "gate_proj", D_N, D_EXPERT_FF, 0, d[D_EXPERT_FF2], err);
+        r = add_experts(p, "ffn_gate_exps.weight", "gate_up_proj", "gate_proj", D_N, D_EXPERT_FF, 0, d[D_EXPERT_FF2],
+                        err);
     if (!r)
-        r = add_experts(p, "ffn_up_exps.weight", "gate_up_proj", "up_proj", D_N, D_EXPERT_FF, d[D_EXPERT_FF], d[D_EXPERT_FF2], err);
+        r = add_experts(p, "ffn_up_exps.weight", "gate_up_proj", "up_proj", D_N, D_EXPERT_FF, d[D_EXPERT_FF],
+                        d[D_EXPERT_FF2], err);
     if (!r)
         r = add_experts(p, "ffn_down_exps.weight", "down_proj", "down_proj", D_EXPERT_FF, D_N, 0, d[D_N], err);
     if (!r)
@@ -392,7 +401,8 @@ static enum strata_result add_ngram_table(const struct place *p, struct strata_e
     return r;
 }
 
-static enum strata_result plan_trunk_tensors(struct st_convert_job *job, const struct config *c, struct strata_error *err)
+static enum strata_result plan_trunk_tensors(struct st_convert_job *job, const struct config *c,
+                                             struct strata_error *err)
 {
     struct place p = {.job = job, .c = c};
     enum strata_result r = STRATA_OK;
@@ -413,7 +423,8 @@ static enum strata_result plan_trunk_tensors(struct st_convert_job *job, const s
     return r;
 }
 
-static enum strata_result plan_draft_tensors(struct st_convert_job *job, const struct config *c, struct strata_error *err)
+static enum strata_result plan_draft_tensors(struct st_convert_job *job, const struct config *c,
+                                             struct strata_error *err)
 {
     struct place p = {.job = job, .c = c, .from = "mtp."};
     const uint64_t n = c->f.dims[D_N], ne[2] = {2 * n, n}, shape[2] = {n, n};
@@ -435,7 +446,8 @@ static enum strata_result plan_draft_tensors(struct st_convert_job *job, const s
     return r ? r : add_layer(&p, false, err);
 }
 
-static enum strata_result plan(struct st_convert_job *job, bool draft, struct st_gguf_writer *w, struct strata_error *err)
+static enum strata_result plan(struct st_convert_job *job, bool draft, struct st_gguf_writer *w,
+                               struct strata_error *err)
 {
     struct config *c = calloc(1, sizeof *c);
     if (!c)
