@@ -31,7 +31,8 @@
     X(DRAFT_INPUT, "st_draft_input", "residual", "pcccciiif", 256, 1, 1, true)                                         \
     X(NGRAM_GATHER, "st_ngram_gather", "ngram", "pcciiii", 256, 1, 1, true)                                            \
     X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true)                                             \
-    X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppcccccciii", 256, 1, 1, true)                                            \
+    X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppccccciiii", 256, 1, 1, true)                                            \
+    X(NGRAM_RING, "st_ngram_ring", "ngram", "pccciii", 256, 1, 1, true)                                                \
     X(GDN_PREPARE, "st_gdn_prepare", "gdn", "ppccccccccciiiiiif", 256, 1, 1, true)                                     \
     X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \
     X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \

@@ -207,7 +207,8 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
     put_int(&c, a->hidden);
     put_int(&c, a->streams);
     put_float(&c, a->eps);
-    c = call(list, ST_GPU_NGRAM_CONV, groups(wide), n);
+    enum { ROWS_AT_ONCE = 16 }; /* of a group; it has all rows of a window, and then also keeps the ring */
+    c = call(list, ST_GPU_NGRAM_CONV, groups(wide), (n + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE);
     put(&c, a->r);
     put(&c, a->state);
     put(&c, a->key);
@@ -215,10 +216,20 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
     put(&c, a->conv);
     put(&c, a->rows->slot);
     put(&c, a->rows->pos);
-    put(&c, a->rows->span);
+    put_int(&c, n);
     put_int(&c, wide);
     put_int(&c, a->taps);
     put_int(&c, a->dilation);
+    if (n <= ROWS_AT_ONCE)
+        return STRATA_OK;
+    c = call(list, ST_GPU_NGRAM_RING, groups(wide), n);
+    put(&c, a->state);
+    put(&c, a->z);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->pos);
+    put_int(&c, n);
+    put_int(&c, wide);
+    put_int(&c, (a->taps - 1) * a->dilation);
     return STRATA_OK;
 }
 

@@ -705,7 +705,7 @@ static enum strata_result test_inject(struct st_test_run *run, uint32_t rows, ui
 enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *err)
 {
     static const int types[] = {ST_TYPE_IQ4_NL, ST_TYPE_Q4_0, ST_TYPE_Q5_1, ST_TYPE_Q8_0, ST_TYPE_BF16, ST_TYPE_F16, ST_TYPE_F32};
-    static const uint32_t shapes[][3] = {{5, 2, 72}, {1, 1, 2560}, {8, 3, 300}, {40, 4, 64}, {2, 2, 33}};
+    static const uint32_t shapes[][3] = {{5, 2, 72}, {1, 1, 2560}, {8, 3, 300}, {40, 4, 64}, {2, 2, 33}, {17, 17, 40}};
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < (run->options->quick ? 1 : sizeof types / sizeof *types) && r == STRATA_OK; i++) {
         r = test_gather(run, types[i], 3, 16, 160, err);

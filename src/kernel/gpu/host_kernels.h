@@ -91,7 +91,6 @@
     name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
 #define UNPACK_pcii(name) name(P(0), P(1), args[2].i, args[3].i)
 #define UNPACK_pi(name) name(P(0), args[1].i)
-#define UNPACK_ppcccccciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i)
 #define UNPACK_ppccccciif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].f)
 #define UNPACK_ppcci(name) name(P(0), P(1), P(2), P(3), args[4].i)
 #define UNPACK_pppcii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
@@ -123,6 +122,9 @@
          P(16), P(17), P(18), args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, args[24].i, args[25].i,      \
          args[26].i, args[27].i, args[28].i, args[29].f)
 #define UNPACK_ppppppciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i)
+#define UNPACK_pccciii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i)
+#define UNPACK_ppccccciiii(name)                                                                                       \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
 #define HOST_KERNELS(X)                                                                                                \
@@ -143,7 +145,8 @@
     X(pcccciiif, st_draft_input)                                                                                       \
     X(pcciiii, st_ngram_gather)                                                                                        \
     X(ppccccciif, st_ngram_gate)                                                                                       \
-    X(ppcccccciii, st_ngram_conv)                                                                                      \
+    X(ppccccciiii, st_ngram_conv)                                                                                      \
+    X(pccciii, st_ngram_ring)                                                                                          \
     X(ppccccccccciiiiiif, st_gdn_prepare)                                                                              \
     X(ppcccciiii, st_gdn_step_4)                                                                                       \
     X(ppcccciiii, st_gdn_step_8)                                                                                       \

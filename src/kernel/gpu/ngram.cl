@@ -88,32 +88,52 @@ KERNEL(GROUP) st_ngram_gate(global float *restrict key, global float *restrict z
         z[at + i] = key[at + i] * iz * norm_conv[gamma + i];
 }
 
-/* r += gv + silu(causal convolution of z with taps dilation apart); then the ring takes the last z of the span. A work-item has
- * one channel of one span and goes through its rows. grid: (ceil(wide / 256), spans at most); empty spans return.
- * state: [slots][(taps - 1) * dilation][wide], position p at p modulo the length. */
-KERNEL(GROUP) st_ngram_conv(global float *restrict r, global float *restrict state, global const float *restrict gv,
-                            global const float *restrict z, global const float *restrict conv, global const int *restrict slot,
-                            global const int *restrict pos, global const int *restrict span, uint wide, uint taps,
-                            uint dilation)
+/* A channel of the row's z into the ring when the row is one of the last of its sequence in the pass. ring: [slots][length][wide],
+ * position p at p modulo length. */
+INLINE void ngram_keep(global float *ring, global const float *z, global const int *slot, global const int *pos, uint rows,
+                       uint row, uint ch, uint wide, uint length)
 {
-    const uint ch = st_group() * GROUP + st_item(), length = (taps - 1) * dilation;
-    const uint first = (uint)span[st_group_y()], end = (uint)span[st_group_y() + 1];
-    if (ch >= wide || first >= end)
+    if (row + length >= rows || slot[row + length] != slot[row])
+        ring[((ulong)(uint)slot[row] * length + (uint)pos[row] % length) * wide + ch] = z[(ulong)row * wide + ch];
+}
+
+#define NGRAM_ROWS 16 /* rows that a work-item goes through */
+
+/* r += gv + silu(causal convolution of z with taps dilation apart). A work-item has one channel of NGRAM_ROWS rows; where these
+ * are all rows, the ring takes the last z of each sequence, otherwise st_ngram_ring must follow. grid: (ceil(wide / 256), ceil(rows /
+ * 16)). */
+KERNEL(GROUP) st_ngram_conv(global float *restrict r, global float *restrict ring, global const float *restrict gv,
+                            global const float *restrict z, global const float *restrict conv, global const int *restrict slot,
+                            global const int *restrict pos, uint rows, uint wide, uint taps, uint dilation)
+{
+    const uint ch = st_group() * GROUP + st_item(), length = (taps - 1) * dilation, first = st_group_y() * NGRAM_ROWS;
+    const uint end = first + NGRAM_ROWS < rows ? first + NGRAM_ROWS : rows;
+    if (ch >= wide)
         return;
-    global float *ring = state + (ulong)(uint)slot[first] * length * wide + ch;
     for (uint row = first; row < end; row++) {
-        const uint p = (uint)pos[row];
+        const uint p = (uint)pos[row], s = (uint)slot[row];
         float sum = 0.0f;
         for (uint t = 0; t < taps; t++) {
             const uint back = (taps - 1 - t) * dilation;
             if (back > p)
                 continue;
-            const float v = back <= row - first ? z[(ulong)(row - back) * wide + ch] : ring[(ulong)((p - back) % length) * wide];
+            const float v = back <= row && (uint)slot[row - back] == s
+                                ? z[(ulong)(row - back) * wide + ch]
+                                : ring[((ulong)s * length + (p - back) % length) * wide + ch];
             sum = st_fma(conv[(ulong)t * wide + ch], v, sum);
         }
         const ulong at = (ulong)row * wide + ch;
         r[at] = r[at] + (gv[at] + st_siluf(sum));
     }
-    for (uint row = end - first > length ? end - length : first; row < end; row++)
-        ring[(ulong)((uint)pos[row] % length) * wide] = z[(ulong)row * wide + ch];
+    for (uint row = first; row < end && rows <= NGRAM_ROWS; row++)
+        ngram_keep(ring, z, slot, pos, rows, row, ch, wide, length);
+}
+
+/* The last z of each sequence of a prompt. grid: (ceil(wide / 256), rows). */
+KERNEL(GROUP) st_ngram_ring(global float *restrict ring, global const float *restrict z, global const int *restrict slot,
+                            global const int *restrict pos, uint rows, uint wide, uint length)
+{
+    const uint ch = st_group() * GROUP + st_item();
+    if (ch < wide)
+        ngram_keep(ring, z, slot, pos, rows, st_group_y(), ch, wide, length);
 }
