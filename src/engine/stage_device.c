@@ -247,6 +247,7 @@ static enum strata_result run_commands(struct device_stage *d, const struct st_p
                                        struct st_event *const *marks, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
+    d->list.end = p->commands + to;
     for (size_t i = from; i < to && !r; i++) {
         int32_t layer = p->commands[i].layer;
         d->list.count = 0;
@@ -642,14 +643,18 @@ static enum strata_result mark_kernels(const struct st_program *p, bool *needed,
     static const struct st_gpu_target unknown = {.lanes = 32, .units = 1};
     struct st_gpu_list list = {0};
     enum strata_result r = STRATA_OK;
+    list.end = p->commands + p->n_commands;
     for (size_t i = 0; i < p->n_commands && !r; i++)
+        r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
+    if (count)
+        *count = list.count;
+    list.end = NULL; /* passes that look at what is between commands need the kernels of each by itself */
+    for (size_t i = 0; i < p->n_commands && !r && needed; i++)
         r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
     if (!r && list.failed)
         r = st_fail(err, STRATA_E_MEMORY, "no memory for a list of launches");
     for (size_t i = 0; i < list.count && !r && needed; i++)
         needed[list.launch[i].kernel] = true;
-    if (count)
-        *count = list.count;
     st_gpu_list_free(&list);
     return r;
 }

@@ -21,6 +21,7 @@
     X(NORM, "st_norm", "norm", "pcciiif", 256, 1, 1, true)                                                             \
     X(NORM_Q8, "st_norm_q8", "norm", "ppcciiif", 256, 1, 1, true)                                                      \
     X(NORM_Q8K, "st_norm_q8k", "norm", "ppcciiif", 256, 1, 1, true)                                                    \
+    X(WRITE_NORM, "st_write_norm", "norm", "pppccciiif", 256, 1, 1, true)                                              \
     X(QUANT_Q8, "st_quant_q8", "norm", "pci", 256, 1, 1, true)                                                         \
     X(QUANT_Q8K, "st_quant_q8k", "norm", "pci", 256, 1, 1, true)                                                       \
     X(EMBED, "st_embed", "residual", "pcii", 256, 1, 1, true)                                                          \
@@ -37,7 +38,7 @@
     X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \
     X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiii", 128, 1, 1, true)                                               \
     X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiii", 128, 1, 1, true)                                             \
-    X(GDN_FINISH, "st_gdn_finish", "gdn", "ppccccciiiiiif", 256, 1, 1, true)                                           \
+    X(GDN_FINISH, "st_gdn_finish", "gdn", "pppccccciiiiiiif", 256, 1, 1, true)                                         \
     X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiif", 256, 1, 1, true)                             \
     X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true)                                                \
     X(QSA_SCORE_TILE, "st_qsa_score_tile", "qsa", "pcccciiiiiii", 256, 1, 1, true)                                     \
@@ -45,7 +46,7 @@
     X(QSA_DENSE, "st_qsa_dense", "qsa", "pi", 256, 1, 1, true)                                                         \
     X(QSA_ATTEND_4, "st_qsa_attend_4", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true)                                   \
     X(QSA_ATTEND_12, "st_qsa_attend_12", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true)                                 \
-    X(QSA_JOIN, "st_qsa_join", "qsa", "pccciiii", 128, 1, 1, true)                                                     \
+    X(QSA_JOIN, "st_qsa_join", "qsa", "ppccciiiii", 128, 1, 1, true)                                                   \
     X(ROUTE_CHOOSE, "st_route_choose", "route", "pppcii", 256, 1, 1, true)                                             \
     X(ROUTE_WINDOW, "st_route_window", "route", "ppppppciii", 256, 1, 1, true)                                         \
     X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true)                                                  \

@@ -39,4 +39,9 @@ ST_GPU_WITH_SCRATCH(ST_GPU_SCRATCH_DECLARE)
 /* The part of route after its logits (to->shared holds the shared gate's logit): choice, then grouping by expert. */
 void st_gpu_lower_choice(const struct st_route *a, struct st_gpu_list *list);
 
+/* The first launch of a gated read: the norm of the wide residual to a->x, with the write that the list holds before it, and with
+ * one of the integer forms in *forms (OR of 1 << form), which is taken out of *forms. */
+enum strata_result st_gpu_lower_wide_norm(const struct st_gated_read *a, unsigned *forms, struct st_gpu_list *list,
+                                          struct strata_error *err);
+
 #endif

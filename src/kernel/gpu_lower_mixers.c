@@ -78,6 +78,11 @@ enum strata_result st_gpu_lower_gated_write(const struct st_gated_write *a, cons
 {
     (void)t;
     (void)err;
+    const struct st_gated_read *read = list->next && list->next->op == ST_OP_gated_read ? &list->next->u.gated_read : NULL;
+    if (read && read->r == a->r && read->n == a->n && read->hidden == a->hidden && read->streams == a->streams) {
+        list->held = a;
+        return STRATA_OK;
+    }
     struct call c = call(list, ST_GPU_GATED_WRITE, groups(a->hidden), (uint32_t)*a->n);
     put(&c, a->r);
     put(&c, a->inj);
@@ -85,6 +90,59 @@ enum strata_result st_gpu_lower_gated_write(const struct st_gated_write *a, cons
     put_int(&c, a->hidden);
     put_int(&c, a->streams);
     return STRATA_OK;
+}
+
+enum strata_result st_gpu_lower_wide_norm(const struct st_gated_read *a, unsigned *forms, struct st_gpu_list *list,
+                                          struct strata_error *err)
+{
+    uint32_t n = (uint32_t)*a->n, wide = a->streams * a->hidden;
+    enum st_act act = *forms & 1u << ST_ACT_Q8 && a->hidden % 32 == 0     ? ST_ACT_Q8
+                      : *forms & 1u << ST_ACT_Q8K && a->hidden % 256 == 0 ? ST_ACT_Q8K
+                                                                          : ST_ACT_F32;
+    const void *codes = act == ST_ACT_F32 ? a->x : (const void *)a->acts->memory[act];
+    const struct st_gated_write *write = list->held;
+    list->held = NULL;
+    *forms &= ~(1u << act);
+    if (!write) {
+        struct st_gpu_norm norm = {.y = st_gpu_at(a->x),
+                                   .q = st_gpu_at(codes),
+                                   .x = st_gpu_at(a->r),
+                                   .gamma = st_gpu_at(a->gamma),
+                                   .rows = n,
+                                   .n = wide,
+                                   .group = a->hidden,
+                                   .gammas = wide,
+                                   .eps = a->eps,
+                                   .act = act};
+        return st_gpu_norm(&norm, st_gpu_push(list), err);
+    }
+    struct call c = call(list, ST_GPU_WRITE_NORM, a->streams, n);
+    put(&c, a->x);
+    put(&c, codes);
+    put(&c, a->r);
+    put(&c, write->inj);
+    put(&c, write->o);
+    put(&c, a->gamma);
+    put_int(&c, wide);
+    put_int(&c, a->hidden);
+    put_int(&c, act == ST_ACT_Q8 ? 1 : act == ST_ACT_Q8K ? 2 : 0);
+    put_float(&c, a->eps);
+    return STRATA_OK;
+}
+
+/* Where the Q8 form of x goes when the next command's products want it, each head of dim elements written by itself; otherwise NULL. */
+static uint8_t *codes_for_next(const float *x, uint32_t dim, struct st_gpu_list *list)
+{
+    const struct st_products *p = list->next && list->next->op == ST_OP_products ? &list->next->u.products : NULL;
+    bool wanted = false;
+    for (int i = 0; p && p->x == x && i < p->count; i++)
+        wanted = wanted || p->product[i].w->act == ST_ACT_Q8;
+    if (!wanted || dim % 32)
+        return NULL;
+    list->ready.x = x;
+    list->ready.memory = p->acts->memory[ST_ACT_Q8];
+    list->ready.forms = 1u << ST_ACT_Q8;
+    return p->acts->memory[ST_ACT_Q8];
 }
 
 enum strata_result st_gpu_lower_select(const struct st_select *a, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -256,7 +314,6 @@ static void put_gdn_shape(struct call *c, const struct st_gdn *a)
     put_int(c, a->key_dim);
     put_int(c, a->value_dim);
     put_int(c, a->taps);
-    put_float(c, a->eps);
 }
 
 enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -284,6 +341,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put(&c, a->rows->slot);
     put(&c, a->rows->pos);
     put_gdn_shape(&c, a);
+    put_float(&c, a->eps);
     c = call(list, step, a->value_heads * (a->value_dim / COLUMNS), spans_of(a->rows));
     put(&c, a->o);
     put(&c, a->state);
@@ -295,15 +353,19 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put_int(&c, a->key_heads);
     put_int(&c, a->value_heads);
     put_int(&c, a->value_dim);
+    uint8_t *codes = codes_for_next(a->o, a->value_dim, list);
     c = call(list, ST_GPU_GDN_FINISH, units, 1);
     put(&c, a->o);
     put(&c, a->conv_state);
+    put_or(&c, codes, a->o);
     put(&c, a->z);
     put(&c, a->gamma);
     put(&c, a->u);
     put(&c, a->rows->slot);
     put(&c, a->rows->pos);
     put_gdn_shape(&c, a);
+    put_int(&c, codes != NULL);
+    put_float(&c, a->eps);
     return STRATA_OK;
 }
 
@@ -476,8 +538,10 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
     put_int(&c, splits);
     if (splits == 1)
         return STRATA_OK;
+    uint8_t *codes = codes_for_next(a->out, a->head_dim, list);
     c = call(list, ST_GPU_QSA_JOIN, a->heads, n);
     put(&c, a->out);
+    put_or(&c, codes, a->out);
     put_address(&c, acc);
     put_address(&c, state);
     put(&c, a->q);
@@ -485,6 +549,7 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
     put_int(&c, a->head_dim);
     put_int(&c, splits);
     put_int(&c, flags_of(a));
+    put_int(&c, codes != NULL);
     return STRATA_OK;
 }
 

@@ -28,6 +28,11 @@ void st_gpu_list_free(struct st_gpu_list *list)
 enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_target *t, struct st_gpu_list *list,
                                 struct strata_error *err)
 {
+    list->next = list->end && c + 1 < list->end ? c + 1 : NULL;
+    if (c->op != ST_OP_gated_read)
+        list->held = NULL;
+    if (c->op != ST_OP_products && c->op != ST_OP_route && c->op != ST_OP_experts)
+        list->ready.forms = 0; /* the command may write what was an input */
     switch (c->op) {
 #define ST_GPU_LOWER_CASE(name)                                                                                           \
     case ST_OP_##name: return st_gpu_lower_##name(&c->u.name, t, list, err);

@@ -24,12 +24,24 @@
 
 enum { ST_GPU_WINDOW = 8 };
 
-/* Launches in order; each may read what the ones before wrote. */
+/* Launches in order; each may read what the ones before wrote. Small steps of neighbouring commands are done by one launch where
+ * the caller says what follows: the results are the same bits. */
 struct st_gpu_list {
     struct st_gpu_launch *launch;
     size_t count, capacity;
     bool failed; /* memory ran out: the list must not be run */
     struct st_gpu_launch spare;
+    /* Set by the caller, or NULL: the end of the array of commands that are lowered one after the other with this list. */
+    const struct st_command *end;
+    /* Of lowering: the command after this one, or NULL; a write that the next command's launch does as well, or NULL; and the input
+     * of products of which some integer forms (OR of 1 << form) are in its activation buffer. */
+    const struct st_command *next;
+    const struct st_gated_write *held;
+    struct {
+        const float *x;
+        const uint8_t *memory; /* of the first integer form */
+        unsigned forms;
+    } ready;
 };
 /* Room for one more; never NULL (a failed list hands out a spare). */
 struct st_gpu_launch *st_gpu_push(struct st_gpu_list *list);

@@ -36,7 +36,10 @@ struct job {
     struct st_rows rows;
     int slot, pos, axis, span, out, embd, embd_row; /* buffers of the row arrays */
     uint32_t slots, context;
+    int commands; /* of the case, in a row; the device may do small steps of neighbours in one launch */
 };
+
+enum { COMMANDS = 2 };
 
 static void *at(const struct job *j, int buffer)
 {
@@ -76,7 +79,7 @@ static int floats(struct job *j, size_t n)
 
 static void start(struct job *j, struct st_test_run *run, struct strata_error *err)
 {
-    *j = (struct job){.run = run, .err = err};
+    *j = (struct job){.run = run, .err = err, .commands = 1};
 }
 
 /* n rows of `spans` sequences that are in slots of their own; every second one begins at a position up to `late`. */
@@ -149,7 +152,7 @@ static void check_close(struct job *j, int buffer)
                      buffer, i, n, (double)got[i], (double)want[i], rms);
 }
 
-/* Fills the command with the addresses that at() gives. */
+/* Fills the commands with the addresses that at() gives. */
 typedef void (*build_fn)(struct job *j, const void *family, struct st_command *c);
 /* Compares what needs more than the kinds of the buffers. */
 typedef void (*check_fn)(struct job *j, const void *family);
@@ -157,7 +160,7 @@ typedef void (*check_fn)(struct job *j, const void *family);
 static enum strata_result run_in_c(struct job *j, build_fn build, const void *family, size_t scratch)
 {
     struct st_kernels table;
-    struct st_command command;
+    struct st_command command[COMMANDS];
     for (int i = 0; i < j->run->buffers; i++)
         memcpy(j->run->buffer[i].want, j->run->buffer[i].input, j->run->buffer[i].size);
     struct st_worker alone = {.count = 1, .scratch_size = scratch};
@@ -169,8 +172,9 @@ static enum strata_result run_in_c(struct job *j, build_fn build, const void *fa
     }
     if (r == STRATA_OK) {
         j->on_device = false;
-        build(j, family, &command);
-        st_command_run(&table, &command, &alone);
+        build(j, family, command);
+        for (int i = 0; i < j->commands; i++)
+            st_command_run(&table, &command[i], &alone);
     }
     free(alone.scratch);
     return r;
@@ -179,17 +183,17 @@ static enum strata_result run_in_c(struct job *j, build_fn build, const void *fa
 static enum strata_result run_launches(struct job *j, build_fn build, const void *family, int scratch)
 {
     struct st_test_run *run = j->run;
-    struct st_command command;
-    struct st_gpu_list list = {0};
+    struct st_command command[COMMANDS];
+    struct st_gpu_list list = {.end = command + j->commands};
     j->on_device = true;
-    build(j, family, &command);
+    build(j, family, command);
     struct st_gpu_target target = {.lanes = run->dev->info.lanes,
                                    .units = run->dev->info.units,
                                    .scratch = run->buffer[scratch].device,
                                    .scratch_bytes = run->buffer[scratch].size};
     enum strata_result r = st_test_put(run, j->err);
-    if (r == STRATA_OK)
-        r = st_gpu_lower(&command, &target, &list, j->err);
+    for (int i = 0; i < j->commands && r == STRATA_OK; i++)
+        r = st_gpu_lower(&command[i], &target, &list, j->err);
     if (r == STRATA_OK && list.failed)
         r = st_fail(j->err, STRATA_E_MEMORY, "self-test: no memory for launches");
     for (size_t i = 0; i < list.count && r == STRATA_OK; i++) {
@@ -205,10 +209,15 @@ static enum strata_result finish(struct job *j, build_fn build, const void *fami
 {
     struct st_test_run *run = j->run;
     if (j->r == STRATA_OK) {
-        struct st_command command;
+        struct st_command command[COMMANDS];
+        uint64_t bytes = 0;
         j->on_device = true;
-        build(j, family, &command);
-        int scratch = take(j, st_gpu_scratch(&command, (uint32_t)j->rows.n, run->dev->info.units), FREE, 0);
+        build(j, family, command);
+        for (int i = 0; i < j->commands; i++) {
+            uint64_t own = st_gpu_scratch(&command[i], (uint32_t)j->rows.n, run->dev->info.units);
+            bytes = own > bytes ? own : bytes;
+        }
+        int scratch = take(j, bytes, FREE, 0);
         if (j->r == STRATA_OK)
             j->r = run_in_c(j, build, family, c_scratch);
         if (j->r == STRATA_OK)
@@ -332,7 +341,7 @@ static enum strata_result test_step(struct st_test_run *run, enum st_op op, uint
 
 struct gated {
     uint32_t hidden, streams, rank;
-    int r, gamma, down, up, inject, m, inj, x, lo, q8, q8k;
+    int r, gamma, down, up, inject, m, inj, x, lo, o, q8, q8k;
     struct st_weight w[3];
     struct st_act_buffer acts;
 };
@@ -345,6 +354,14 @@ static void build_gated(struct job *j, const void *family, struct st_command *c)
         g->w[i].data = at(j, weights[i]);
     g->acts.memory[ST_ACT_Q8] = at(j, g->q8);
     g->acts.memory[ST_ACT_Q8K] = at(j, g->q8k);
+    if (j->commands == 2)
+        *c++ = (struct st_command){.op = ST_OP_gated_write,
+                                   .u.gated_write = {.n = &j->rows.n,
+                                                     .r = at(j, g->r),
+                                                     .inj = at(j, g->inj),
+                                                     .o = at(j, g->o),
+                                                     .streams = g->streams,
+                                                     .hidden = g->hidden}};
     *c = (struct st_command){.op = ST_OP_gated_read,
                              .u.gated_read = {.n = &j->rows.n,
                                               .r = at(j, g->r),
@@ -379,11 +396,13 @@ static int take_weights(struct job *j, struct st_weight *w, int type, uint32_t r
             ((float *)(void *)to)[k] *= 1.0f / sqrtf((float)cols);
         return i;
     }
-    const uint16_t d = st_f32_to_f16(1.0f / (64.0f * sqrtf((float)cols))); /* Q8_0 */
+    /* Q8_0: the scale comes first; Q6_K: last, after scales up to 127 of codes up to 32 */
+    const bool large = type == ST_TYPE_Q6_K;
+    const uint16_t d = st_f32_to_f16(1.0f / ((large ? 1024.0f : 64.0f) * sqrtf((float)cols)));
     for (size_t k = 0; k < rows * row_bytes; k++)
         to[k] = (uint8_t)(st_test_random(j->run) >> 40);
     for (size_t k = 0; k < rows * row_bytes; k += info->block_bytes)
-        memcpy(to + k, &d, 2);
+        memcpy(to + k + (large ? info->block_bytes - 2 : 0), &d, 2);
     return i;
 }
 
@@ -393,24 +412,26 @@ static size_t act_bytes(enum st_act act, size_t n)
     return gpu > cpu ? gpu : cpu;
 }
 
-static enum strata_result test_gated(struct st_test_run *run, int type, uint32_t rows, uint32_t hidden, uint32_t rank,
+static enum strata_result test_gated(struct st_test_run *run, int type, bool write, uint32_t rows, uint32_t hidden, uint32_t rank,
                                      struct strata_error *err)
 {
     struct job j;
     struct gated g = {.hidden = hidden, .streams = 4, .rank = rank};
     uint32_t wide = g.streams * hidden;
     float bound = type == ST_TYPE_F32 ? BOUND_FLOAT : BOUND_INTEGER;
-    snprintf(run->shape, sizeof run->shape, "gated_read: %u rows of 4 x %u, rank %u, %s weights", rows, hidden, rank,
-             st_type_info(type)->name);
+    snprintf(run->shape, sizeof run->shape, "%sgated_read: %u rows of 4 x %u, rank %u, %s weights", write ? "gated_write, " : "",
+             rows, hidden, rank, st_type_info(type)->name);
     start(&j, run, err);
     j.rows.n = (int32_t)rows;
+    j.commands = write ? 2 : 1;
     g.r = floats(&j, (size_t)rows * wide);
+    g.o = floats(&j, (size_t)rows * hidden);
     g.gamma = floats(&j, wide);
     g.down = take_weights(&j, &g.w[0], type, rank, wide);
     g.up = take_weights(&j, &g.w[1], type, wide, rank);
     g.inject = take_weights(&j, &g.w[2], ST_TYPE_F32, g.streams, wide);
     g.m = take(&j, (size_t)rows * hidden * 4, CLOSE, bound);
-    g.inj = take(&j, (size_t)rows * g.streams * 4, CLOSE, BOUND_FLOAT);
+    g.inj = take_floats(&j, (size_t)rows * g.streams, CLOSE, BOUND_FLOAT);
     g.x = take(&j, (size_t)rows * wide * 4, FREE, 0);
     g.lo = take(&j, (size_t)rows * rank * 4, FREE, 0);
     uint32_t padded = (wide + 255) / 256 * 256;
@@ -601,11 +622,53 @@ enum strata_result st_test_steps(struct st_test_run *run, struct strata_error *e
         if (r == STRATA_OK)
             r = test_mean(run, rows, hidden, streams, err);
     }
-    static const uint32_t reads[][3] = {{3, 96, 32}, {1, 2560, 320}, {8, 160, 64}, {20, 256, 32}};
+    static const int types[] = {ST_TYPE_F32, ST_TYPE_Q8_0, ST_TYPE_Q6_K};
+    static const uint32_t reads[][3] = {{3, 256, 256}, {1, 2560, 256}, {8, 256, 512}, {20, 256, 256}};
     for (size_t s = 0; s < (run->options->quick ? 1 : sizeof reads / sizeof *reads); s++)
-        for (int i = 0; i < 2 && r == STRATA_OK; i++)
-            r = test_gated(run, i ? ST_TYPE_Q8_0 : ST_TYPE_F32, reads[s][0], reads[s][1], reads[s][2], err);
+        for (int i = 0; i < 6 && r == STRATA_OK; i++)
+            r = test_gated(run, types[i / 2], i % 2, reads[s][0], reads[s][1], reads[s][2], err);
     return r;
+}
+
+/* ---- products after a mixer ---- */
+
+/* y = w times the mixer's output, whose integer form the mixer's last launch may make. */
+struct after {
+    struct st_weight w;
+    struct st_act_buffer acts;
+    int weights, y, q8, q8k;
+};
+
+enum { AFTER_ROWS = 40 };
+
+static void take_after(struct job *j, struct after *a, uint32_t cols)
+{
+    uint32_t padded = (cols + 255) / 256 * 256;
+    size_t rows = (size_t)j->rows.n;
+    j->commands = 2;
+    a->weights = take_weights(j, &a->w, ST_TYPE_Q8_0, AFTER_ROWS, cols);
+    a->y = take(j, rows * AFTER_ROWS * 4, CLOSE, BOUND_INTEGER);
+    a->acts = (struct st_act_buffer){.cols = cols};
+    a->acts.stride[ST_ACT_Q8] = act_bytes(ST_ACT_Q8, padded);
+    a->acts.stride[ST_ACT_Q8K] = act_bytes(ST_ACT_Q8K, padded);
+    a->q8 = take(j, rows * a->acts.stride[ST_ACT_Q8], FREE, 0);
+    a->q8k = take(j, rows * a->acts.stride[ST_ACT_Q8K], FREE, 0);
+}
+
+static void build_after(struct job *j, struct after *a, const float *x, struct st_command *c)
+{
+    if (j->commands == 1)
+        return;
+    a->w.data = at(j, a->weights);
+    a->acts.memory[ST_ACT_Q8] = at(j, a->q8);
+    a->acts.memory[ST_ACT_Q8K] = at(j, a->q8k);
+    *c = (struct st_command){.op = ST_OP_products,
+                             .u.products = {.n = &j->rows.n,
+                                            .x = x,
+                                            .ldx = a->w.cols,
+                                            .count = 1,
+                                            .product = {{.w = &a->w, .y = at(j, a->y), .ldy = AFTER_ROWS}},
+                                            .acts = &a->acts}};
 }
 
 /* ---- n-gram memory ---- */
@@ -722,11 +785,13 @@ enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *e
 struct gdn {
     uint32_t keys, values, dk, dv, taps, channels;
     int u, z, b, a, conv, ssm_a, dt_bias, gamma, conv_state, state, c, o;
+    struct after after;
 };
 
 static void build_gdn(struct job *j, const void *family, struct st_command *c)
 {
-    const struct gdn *g = family;
+    struct gdn *g = (struct gdn *)(uintptr_t)family;
+    build_after(j, &g->after, at(j, g->o), c + 1);
     *c = (struct st_command){.op = ST_OP_gdn,
                              .u.gdn = {.rows = rows_at(j),
                                        .u = at(j, g->u),
@@ -774,6 +839,8 @@ static enum strata_result test_delta(struct st_test_run *run, uint32_t rows, uin
     g.state = take_floats(&j, j.slots * inner * dim, CLOSE, bound);
     g.c = take(&j, (size_t)rows * g.channels * 4, FREE, 0);
     g.o = take(&j, rows * inner * 4, CLOSE, bound);
+    if (st_test_below(run, 2))
+        take_after(&j, &g.after, (uint32_t)inner);
     for (uint32_t i = 0; i < values && j.r == STRATA_OK; i++) /* -exp of something: not positive */
         ((float *)input(&j, g.ssm_a))[i] = -fabsf(((float *)input(&j, g.ssm_a))[i]);
     return finish(&j, build_gdn, &g, NULL, (size_t)(3 * dim) * ST_GDN_CHUNK * 4);
@@ -799,11 +866,13 @@ struct attention {
     size_t kv_bytes;
     int q, k, v, iq, ik, norm[4], k_cache, v_cache, ring, axis_ring, pooled, chosen, count, out, freq, axis;
     struct st_rope rope;
+    struct after after;
 };
 
 static void build_qsa(struct job *j, const void *family, struct st_command *c)
 {
     struct attention *a = (struct attention *)(uintptr_t)family;
+    build_after(j, &a->after, at(j, a->out), c + 1);
     a->rope.freq_at = at(j, a->freq);
     a->rope.axis_at = at(j, a->axis);
     *c = (struct st_command){.op = ST_OP_qsa,
@@ -932,10 +1001,16 @@ static void check_qsa(struct job *j, const void *family)
     const struct st_test_buffer *b = &j->run->buffer[a->out];
     size_t width = (size_t)a->heads * a->dim;
     for (size_t row = 0; row < (size_t)j->rows.n && a->ratio && !j->run->fault[0]; row++)
-        if (!check_choice(j, a, row)) /* another choice of equal worth gives another result */
+        if (!check_choice(j, a, row)) { /* another choice of equal worth gives another result */
+            const struct st_test_buffer *y = &j->run->buffer[a->after.y];
             memcpy(b->want + row * width * 4, b->got + ST_TEST_GUARD + row * width * 4, width * 4);
+            if (j->commands == 2)
+                memcpy(y->want + row * AFTER_ROWS * 4, y->got + ST_TEST_GUARD + row * AFTER_ROWS * 4, AFTER_ROWS * 4);
+        }
     if (!j->run->fault[0])
         check_close(j, a->out);
+    if (!j->run->fault[0] && j->commands == 2)
+        check_close(j, a->after.y);
 }
 
 static void fill_qsa(struct job *j, struct attention *a)
@@ -983,6 +1058,9 @@ static enum strata_result test_attention(struct st_test_run *run, struct attenti
     a.chosen = take(&j, (size_t)rows * (a.budget + a.ratio) * 4, FREE, 0);
     a.count = take(&j, (size_t)rows * 4, EXACT, 0);
     a.out = take(&j, (size_t)rows * a.heads * a.dim * 4, FREE, bound_attention[a.kv]);
+    if (a.heads * a.dim % 32 == 0 && a.kv == ST_KV_F32)
+        take_after(&j, &a.after, a.heads * a.dim);
+    j.kind[a.after.y] = j.commands == 2 ? FREE : j.kind[a.after.y]; /* compared after the choices were looked at */
     a.freq = floats(&j, a.rot / 2);
     a.axis = take(&j, a.rot / 2, EXACT, 0);
     fill_qsa(&j, &a);

@@ -6,7 +6,7 @@
  * local memory in batches, the next one under way while one is worked on.
  * Limits: bytes of the state for windows (two times key_dim * value_dim * 4 per head); for prompts issue slots of the recurrence, about
  * 5 * key_dim * value_dim / 8 per head and row. */
-#include "exchange.h"
+#include "quantize.h"
 
 #define GROUP 256
 #define DIM_MAX 256
@@ -187,12 +187,13 @@ GDN_STEP(st_gdn_step_4, 4)
 GDN_STEP(st_gdn_step_8, 8)
 GDN_STEP(st_gdn_step_16, 16)
 
-/* o = norm(o) * gamma * sigmoid(z) for every head; the last u of each span go into the ring. 32 neighbours have one head of one
+/* o = norm(o) * gamma * sigmoid(z) for every head, also as Q8 rows where quantize is set (dv a multiple of 32); the last u of each
+ * span go into the ring. 32 neighbours have one head of one
  * row, value heads first. grid: (ceil(rows * heads / 8), 1); heads: as in st_gdn_prepare. */
-KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict ring, global const float *restrict z,
+KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict ring, global uchar *restrict q, global const float *restrict z,
                             global const float *restrict gamma, global const float *restrict u, global const int *restrict slot,
                             global const int *restrict pos, uint rows, uint key_heads, uint value_heads, uint dk, uint dv,
-                            uint taps, float eps)
+                            uint taps, uint quantize, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32, lane = st_item() % 32;
@@ -214,6 +215,10 @@ KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict rin
         if (is_value && e < dv)
             o[at + e] = v[i] * inverse * gamma[e] * st_sigmoidf(z[at + e]);
     }
+    /* a loop of its own: where lanes cannot exchange values, it has barriers, which compilers for CPUs want in few places */
+    for (uint e = lane; e < dv + lane && quantize; e += 32)
+        put_q8(words, q + (ulong)row * ST_Q8_STRIDE(value_heads * dv), value_heads * dv, head * dv + e, is_value ? o[at + e] : 0.0f,
+               is_value);
     if (!inside || (row + length < rows && slot[row + length] == slot[row]))
         return;
     const uint count = channels / heads + 1, from = head * count, end = from + count < channels ? from + count : channels;

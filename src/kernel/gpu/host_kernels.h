@@ -79,7 +79,6 @@
 #define UNPACK_pcccciiif(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].f)
 #define UNPACK_pcccciiiiii(name)                                                                                       \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
-#define UNPACK_pccciiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcci(name) name(P(0), P(1), P(2), args[3].i)
 #define UNPACK_pccii(name) name(P(0), P(1), P(2), args[3].i, args[4].i)
 #define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
@@ -102,9 +101,6 @@
 #define UNPACK_ppccccccccciiiiiif(name)                                                                                \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
          args[14].i, args[15].i, args[16].i, args[17].f)
-#define UNPACK_ppccccciiiiiif(name)                                                                                    \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i, args[11].i,            \
-         args[12].i, args[13].f)
 #define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
 #define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
@@ -125,6 +121,12 @@
 #define UNPACK_pccciii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i)
 #define UNPACK_ppccccciiii(name)                                                                                       \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i)
+#define UNPACK_ppccciiiii(name)                                                                                        \
+    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i)
+#define UNPACK_pppccccciiiiiiif(name)                                                                                  \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i,     \
+         args[13].i, args[14].i, args[15].f)
+#define UNPACK_pppccciiif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].f)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
 #define HOST_KERNELS(X)                                                                                                \
@@ -135,6 +137,7 @@
     X(pcciiif, st_norm)                                                                                                \
     X(ppcciiif, st_norm_q8)                                                                                            \
     X(ppcciiif, st_norm_q8k)                                                                                           \
+    X(pppccciiif, st_write_norm)                                                                                       \
     X(pci, st_quant_q8)                                                                                                \
     X(pci, st_quant_q8k)                                                                                               \
     X(pcii, st_embed)                                                                                                  \
@@ -151,7 +154,7 @@
     X(ppcccciiii, st_gdn_step_4)                                                                                       \
     X(ppcccciiii, st_gdn_step_8)                                                                                       \
     X(ppcccciiii, st_gdn_step_16)                                                                                      \
-    X(ppccccciiiiiif, st_gdn_finish)                                                                                   \
+    X(pppccccciiiiiiif, st_gdn_finish)                                                                                 \
     X(pppppcccccccccccccciiiiiiiiiif, st_qsa_heads)                                                                    \
     X(pcccciiiiii, st_qsa_score)                                                                                       \
     X(pcccciiiiiii, st_qsa_score_tile)                                                                                 \
@@ -159,7 +162,7 @@
     X(pi, st_qsa_dense)                                                                                                \
     X(pppccccccciiiiiiii, st_qsa_attend_4)                                                                             \
     X(pppccccccciiiiiiii, st_qsa_attend_12)                                                                            \
-    X(pccciiii, st_qsa_join)                                                                                           \
+    X(ppccciiiii, st_qsa_join)                                                                                         \
     X(pppcii, st_route_choose)                                                                                         \
     X(ppppppciii, st_route_window)                                                                                     \
     X(pci, st_route_count)                                                                                             \

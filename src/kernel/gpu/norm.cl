@@ -6,98 +6,32 @@
  * Sum of squares: work-item i adds its elements in ascending order with fma, then 32 neighbours add in a butterfly of
  * distances 16 8 4 2 1, then the eight sums are added in ascending order. The same order on every device.
  * Limit: latency (a row is 10 to 40 KB). */
-#include "exchange.h"
-#include "layout.h"
+#include "quantize.h"
 
 #define GROUP 256
 
 #define LOCAL_WORDS GROUP
 
-/* Nearest even whole number within -127 .. 127; -127 for NaN. */
-INLINE int round_q(float v)
+/* 1 / rms of count elements of the group from the work-items' sums of squares. */
+INLINE float inverse_of_sums(local uint *words, local float *partial, float sum, uint count, float eps)
 {
-    v = v > -127.0f ? v : -127.0f;
-    v = v < 127.0f ? v : 127.0f;
-    return st_round_even(v);
-}
-
-/* Element e of row `to` has value v; the work-item's 31 neighbours have the rest of the block. Called by all work-items;
- * those with inside == false only take part in exchanges. */
-INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v, bool inside)
-{
-    const uint magnitude = inside ? st_bits_of(v) & 0x7fffffffu : 0;
-    const float d = st_float_of(max32(words, magnitude)) / 127.0f;
-    const float stored = st_float_of_half(st_half_of_float(d));
-    const int q = stored == 0.0f || !inside ? 0 : round_q(v * (1.0f / d));
-    const int sum = add32(words, q);
-    if (inside) {
-        to[ST_PLACE(n, e)] = (uchar)q;
-        to[ST_Q8_TRANSPOSED(n) + ST_T_PLACE(n, e)] = (uchar)q;
-        if (e % 32 == 0) {
-            *(global float *)(to + ST_Q8_SCALES(n) + e / 8) = stored;
-            *(global int *)(to + ST_Q8_SUMS(n) + e / 8) = sum;
-            *(global float *)(to + ST_Q8_S(n) + e / 8) =
-                stored == 0.0f ? 0.0f : st_float_of_half(st_half_of_float((float)sum * d));
-        }
-    }
-}
-
-/* The same for Q8K: all work-items of the group have the block. best: 8 words for the largest magnitudes, 8 for their place,
- * reused after a barrier. */
-INLINE void put_q8k(local uint *words, local uint *best, global uchar *to, uint n, uint e, float v)
-{
-    const uint item = st_item();
-    const uint magnitude = st_bits_of(v) & 0x7fffffffu;
-    const uint most = max32(words, magnitude);
-    /* the first work-item with the largest magnitude gives the sign */
-    const uint first = max32(words, magnitude == most ? 255 - item : 0);
-    st_barrier();
-    if (item % 32 == 0)
-        best[item / 32] = most;
-    if (item == 255 - first)
-        best[8 + item / 32] = st_bits_of(v);
-    st_barrier();
-    uint max = 0, value = 0;
-    for (uint i = 0; i < 8; i++)
-        if (best[i] > max) {
-            max = best[i];
-            value = best[8 + i];
-        }
-    const bool zero = max < 0x0d800000u;
-    const float factor = -127.0f / st_float_of(zero ? 0x3f800000u : value);
-    const int q = zero ? 0 : round_q(v * factor);
-    int sum = q;
-    for (uint mask = 8; mask > 0; mask /= 2)
-        sum += (int)exchange(words, (uint)sum, mask);
-    to[ST_PLACE(n, e)] = (uchar)q;
-    if (item % 16 == 0) {
-        const int upper = (sum + ST_PAIR / 2) >> 6;
-        global uchar *pair = to + ST_Q8K_PAIRS(n) + e / 256 * 32 + e % 256 / 16;
-        pair[0] = (uchar)upper;
-        pair[16] = (uchar)(sum - ST_PAIR * upper);
-    }
-    sum += (int)exchange(words, (uint)sum, 16);
-    if (item % 32 == 0)
-        *(global int *)(to + ST_Q8K_SUMS(n) + e / 8) = sum;
-    if (item == 0)
-        *(global float *)(to + ST_Q8K_SCALES(n) + e / 64) = zero ? 0.0f : 1.0f / factor;
-}
-
-/* 1 / rms of the group's elements x[0 .. count). */
-INLINE float inverse_rms(local uint *words, local float *partial, global const float *x, uint count, float eps)
-{
-    const uint item = st_item();
-    float sum = 0.0f;
-    for (uint i = item; i < count; i += GROUP)
-        sum = st_fma(x[i], x[i], sum);
     sum = sum32(words, sum);
-    if (item % 32 == 0)
-        partial[item / 32] = sum;
+    if (st_item() % 32 == 0)
+        partial[st_item() / 32] = sum;
     st_barrier();
     sum = partial[0];
     for (uint i = 1; i < GROUP / 32; i++)
         sum = sum + partial[i];
     return st_rsqrt(sum / (float)count + eps);
+}
+
+/* 1 / rms of the group's elements x[0 .. count). */
+INLINE float inverse_rms(local uint *words, local float *partial, global const float *x, uint count, float eps)
+{
+    float sum = 0.0f;
+    for (uint i = st_item(); i < count; i += GROUP)
+        sum = st_fma(x[i], x[i], sum);
+    return inverse_of_sums(words, partial, sum, count, eps);
 }
 
 /* y = x / rms(group) * gamma[index % gammas]. n: elements of a row; group: elements that share a root mean square, n is a
@@ -157,6 +91,37 @@ KERNEL(GROUP) st_norm_q8k(global float *restrict y, global uchar *restrict q, gl
         to[i] = v;
         put_q8k(words, best, row, n, start + i, v);
     }
+}
+
+/* r[stream] += inj[stream] * o, and the norm of each stream as st_norm, st_norm_q8 (form 1) or st_norm_q8k (form 2) makes it.
+ * n: elements of a row; group: of a stream. grid: (n / group, rows). */
+KERNEL(GROUP) st_write_norm(global float *restrict y, global uchar *restrict q, global float *restrict r,
+                            global const float *restrict inj, global const float *restrict o, global const float *restrict gamma,
+                            uint n, uint group, uint form, float eps)
+{
+    LOCAL_ARRAY(uint, words, LOCAL_WORDS);
+    LOCAL_ARRAY(uint, best, 16);
+    LOCAL_ARRAY(float, partial, GROUP / 32);
+    const uint start = st_group() * group, row = st_group_y();
+    const float weight = inj[row * (n / group) + st_group()];
+    global float *from = r + (ulong)row * n + start, *to = y + (ulong)row * n + start;
+    global const float *add = o + (ulong)row * group;
+    global uchar *codes = q + (ulong)row * (form == 1 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n));
+    float sum = 0.0f;
+    for (uint i = st_item(); i < group; i += GROUP) {
+        const float v = st_fma(weight, add[i], from[i]);
+        from[i] = v;
+        sum = st_fma(v, v, sum);
+    }
+    const float inverse = inverse_of_sums(words, partial, sum, group, eps);
+    for (uint i = st_item(); i < group; i += GROUP)
+        to[i] = from[i] * inverse * gamma[start + i];
+    for (uint base = 0; base < group && form == 1; base += GROUP) {
+        const uint i = base + st_item();
+        put_q8(words, codes, n, start + i, i < group ? to[i] : 0.0f, i < group);
+    }
+    for (uint i = st_item(); i < group && form == 2; i += GROUP)
+        put_q8k(words, best, codes, n, start + i, to[i]);
 }
 
 /* q = Q8 rows of x. grid: (ceil(n / 256), rows). */

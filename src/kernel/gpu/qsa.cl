@@ -5,7 +5,7 @@
  * followed by its gate), bit 1 rotation of neighbours, bit 2 queries and keys are normed, bits 4.. type of the cache (0 f32,
  * 1 f16, 2 int8, 3 q4).
  * Limits: latency for windows; for prompts the multiplications of attention, 2 * heads * dim for each row and allowed position. */
-#include "exchange.h"
+#include "quantize.h"
 
 #define GROUP 256
 #define DIM_MAX 256
@@ -735,10 +735,13 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
 QSA_ATTEND(st_qsa_attend_4, 4)
 QSA_ATTEND(st_qsa_attend_12, 12)
 
-/* out = splits put together in order, gated. A split without positions has no sum and no values. grid: (heads, rows). */
-KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global const float *restrict acc, global const float *restrict state,
-                           global const float *restrict q, uint heads, uint dim, uint splits, uint flags)
+/* out = splits put together in order, gated; also as Q8 rows where quantize is set (dim a multiple of 32). A split without positions
+ * has no sum and no values. grid: (heads, rows). */
+KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global uchar *restrict codes, global const float *restrict acc,
+                              global const float *restrict state, global const float *restrict q, uint heads, uint dim,
+                              uint splits, uint flags, uint quantize)
 {
+    LOCAL_ARRAY(uint, words, QSA_GROUP);
     const uint h = st_group(), row = st_group_y();
     const ulong place = (ulong)row * heads + h;
     float top = -INFINITY, sum = 0.0f;
@@ -755,5 +758,10 @@ KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global const float *re
         }
         v = v / sum;
         out[place * dim + i] = QSA_GATED(flags) ? v * st_sigmoidf(q[place * 2 * dim + dim + i]) : v;
+    }
+    for (uint base = 0; base < dim && quantize; base += QSA_GROUP) {
+        const uint i = base + st_item();
+        put_q8(words, codes + (ulong)row * ST_Q8_STRIDE(heads * dim), heads * dim, h * dim + i, i < dim ? out[place * dim + i] : 0.0f,
+               i < dim);
     }
 }
