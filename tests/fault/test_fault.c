@@ -365,14 +365,11 @@ static void a_session_file_goes_on_in_the_stages_that_were_opened_again(void **s
 static int setup(void **state)
 {
     (void)state;
-    struct strata_error err = {0};
     struct strata_engine *e;
     struct strata_session *s;
     make_ids(prompt, PROMPT);
-    if (open_tiny(&model, &err)) {
-        fprintf(stderr, "%s\n", err.text);
+    if (open_tiny(&model))
         return -1;
-    }
     open_on("cpu", NULL, "", "", &e, &s);
     healthy = ask(s);
     close_on(e, s);

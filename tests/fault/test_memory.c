@@ -120,11 +120,7 @@ static void start_on_the_cpu(void **state)
 static int setup(void **state)
 {
     (void)state;
-    struct strata_error err = {0};
-    if (!open_tiny(&model, &err))
-        return 0;
-    fprintf(stderr, "%s\n", err.text);
-    return -1;
+    return open_tiny(&model);
 }
 
 static int teardown(void **state)
