@@ -1,7 +1,7 @@
 # Strata: thin wrapper around meson and ninja. "make demo" builds and runs the demo model, "make check" runs all tests.
 #
 #   make                      build/strata and build/strata-device
-#   make check                all tests, then unit and golden tests again under address and undefined sanitizers
+#   make check                all tests, then unit, golden and fault tests again under address and undefined sanitizers
 #   make check SAN=thread     all tests under the named sanitizers only
 #   make check-all FIXTURES=DIR   also the tests whose weights are too large to commit, and the portable build
 #   make deps DEPS=1          installs missing packages (Debian, Ubuntu)

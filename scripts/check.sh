@@ -62,7 +62,7 @@ else
     suites "$BUILD" "all suites" "${select[@]}"
     # shellcheck disable=SC2046
     prepare build-asan $(sanitize address,undefined) || exit 1
-    suites build-asan "unit and golden under address,undefined" --suite unit --suite golden "${select[@]}" \
+    suites build-asan "unit, golden and fault under address,undefined" --suite unit --suite golden --suite fault "${select[@]}" \
         --timeout-multiplier 10
     dir=$BUILD
 fi
