@@ -1,14 +1,14 @@
-/* Lowering of everything that is not a product of matrices: residual, n-gram memory, gated delta network, attention, choice of
- * experts. Arguments stand in the order of the kernels in kernel/gpu/{residual,ngram,gdn,qsa,route}.cl. */
+/* Lowering of everything that is not a product of matrices: residual, n-gram memory, gated delta network, attention,
+ * choice of experts. Arguments stand in the order of the kernels in kernel/gpu/{residual,ngram,gdn,qsa,route}.cl. */
 #include "kernel/gpu_lower.h"
 #include "kernel/gpu_norm.h"
 
 enum {
     ITEMS = 256,
-    DIM_MAX = 256,  /* of attention heads and of the recurrence's keys */
-    ATTEND_TILE = 64,      /* positions that an attention group takes at a time */
+    DIM_MAX = 256,    /* of attention heads and of the recurrence's keys */
+    ATTEND_TILE = 64, /* positions that an attention group takes at a time */
     SPLITS_MAX = 64,
-    SCORE_TILE_ROWS = 16,  /* rows and blocks of a tile of scores */
+    SCORE_TILE_ROWS = 16, /* rows and blocks of a tile of scores */
     SCORE_TILE_BLOCKS = 64,
     SCORE_BYTES = 64 << 20, /* of a prompt's block scores that are kept at once */
 };
@@ -78,7 +78,8 @@ enum strata_result st_gpu_lower_gated_write(const struct st_gated_write *a, cons
 {
     (void)t;
     (void)err;
-    const struct st_gated_read *read = list->next && list->next->op == ST_OP_gated_read ? &list->next->u.gated_read : NULL;
+    const struct st_gated_read *read =
+        list->next && list->next->op == ST_OP_gated_read ? &list->next->u.gated_read : NULL;
     if (read && read->r == a->r && read->n == a->n && read->hidden == a->hidden && read->streams == a->streams) {
         list->held = a;
         return STRATA_OK;
@@ -130,7 +131,8 @@ enum strata_result st_gpu_lower_wide_norm(const struct st_gated_read *a, unsigne
     return STRATA_OK;
 }
 
-/* Where the Q8 form of x goes when the next command's products want it, each head of dim elements written by itself; otherwise NULL. */
+/* Where the Q8 form of x goes when the next command's products want it, each head of dim elements written by itself;
+ * otherwise NULL. */
 static uint8_t *codes_for_next(const float *x, uint32_t dim, struct st_gpu_list *list)
 {
     const struct st_products *p = list->next && list->next->op == ST_OP_products ? &list->next->u.products : NULL;
@@ -145,8 +147,8 @@ static uint8_t *codes_for_next(const float *x, uint32_t dim, struct st_gpu_list 
     return p->acts->memory[ST_ACT_Q8];
 }
 
-enum strata_result st_gpu_lower_select(const struct st_select *a, const struct st_gpu_target *t, struct st_gpu_list *list,
-                                       struct strata_error *err)
+enum strata_result st_gpu_lower_select(const struct st_select *a, const struct st_gpu_target *t,
+                                       struct st_gpu_list *list, struct strata_error *err)
 {
     (void)t;
     (void)err;
@@ -172,8 +174,8 @@ enum strata_result st_gpu_lower_add(const struct st_add *a, const struct st_gpu_
     return STRATA_OK;
 }
 
-enum strata_result st_gpu_lower_swiglu(const struct st_swiglu *a, const struct st_gpu_target *t, struct st_gpu_list *list,
-                                       struct strata_error *err)
+enum strata_result st_gpu_lower_swiglu(const struct st_swiglu *a, const struct st_gpu_target *t,
+                                       struct st_gpu_list *list, struct strata_error *err)
 {
     (void)t;
     (void)err;
@@ -235,7 +237,8 @@ enum strata_result st_gpu_lower_ngram_gather(const struct st_ngram_gather *a, co
     case ST_TYPE_Q5_1:
     case ST_TYPE_IQ4_NL: break;
     default:
-        return st_fail(err, STRATA_E_UNSUPPORTED, "n-gram table: no kernel for rows of type %s", st_type_info(a->type)->name);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "n-gram table: no kernel for rows of type %s",
+                       st_type_info(a->type)->name);
     }
     struct call c = call(list, ST_GPU_NGRAM_GATHER, a->heads, (uint32_t)a->rows->n);
     put(&c, a->e);
@@ -293,7 +296,8 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
 
 /* ---- gated delta network ---- */
 
-/* Runs of rows of one sequence, at most. A window's launches serve every window of its rows; prompts are lowered for each pass. */
+/* Runs of rows of one sequence, at most. A window's launches serve every window of its rows; prompts are lowered for
+ * each pass. */
 static uint32_t spans_of(const struct st_rows *rows)
 {
     return (uint32_t)(rows->n <= ST_GPU_WINDOW ? rows->n : rows->n_spans);
@@ -376,8 +380,9 @@ static uint32_t positions_max(const struct st_qsa *a)
     return a->ratio && a->budget + a->ratio < a->context ? a->budget + a->ratio : a->context;
 }
 
-/* Groups that share the positions of one row and some of its heads. It depends on the sizes of the model and of the context
- * alone for windows, so that a row has the same bits in any window; prompts have enough rows to fill a device. */
+/* Groups that share the positions of one row and some of its heads. It depends on the sizes of the model and of the
+ * context alone for windows, so that a row has the same bits in any window; prompts have enough rows to fill a device.
+ */
 static uint32_t splits_of(const struct st_qsa *a, uint32_t rows)
 {
     uint32_t splits = (positions_max(a) + ATTEND_TILE - 1) / ATTEND_TILE;
@@ -398,7 +403,8 @@ static uint64_t acc_bytes(const struct st_qsa *a, uint32_t rows)
     return (uint64_t)rows * a->heads * splits_of(a, rows) * a->head_dim * 4;
 }
 
-/* Scratch of attention: block scores; after them, in the same place, a window's sums of values and softmax states of its splits. */
+/* Scratch of attention: block scores; after them, in the same place, a window's sums of values and softmax states of
+ * its splits. */
 uint64_t st_gpu_scratch_qsa(const struct st_qsa *a, uint32_t rows, uint32_t units)
 {
     (void)units;
@@ -416,7 +422,8 @@ static uint32_t flags_of(const struct st_qsa *a)
 static void lower_heads(const struct st_qsa *a, struct st_gpu_list *list)
 {
     uint32_t index = a->ratio ? a->index_heads : 0;
-    struct call c = call(list, ST_GPU_QSA_HEADS, a->heads + a->kv_heads + index + (a->ratio != 0), (uint32_t)a->rows->n);
+    struct call c =
+        call(list, ST_GPU_QSA_HEADS, a->heads + a->kv_heads + index + (a->ratio != 0), (uint32_t)a->rows->n);
     put(&c, a->q);
     put(&c, a->k_cache);
     put(&c, a->v_cache);
@@ -452,7 +459,8 @@ static void lower_heads(const struct st_qsa *a, struct st_gpu_list *list)
 /* Scores of the blocks, then the choice; the choice also stores raw keys, which the heads' launch still reads. */
 static void lower_index(const struct st_qsa *a, const struct st_gpu_target *t, struct st_gpu_list *list)
 {
-    uint32_t n = (uint32_t)a->rows->n, blocks = a->context / a->ratio, keep = a->budget / a->ratio, step = scored_rows(a, n);
+    uint32_t n = (uint32_t)a->rows->n, blocks = a->context / a->ratio, keep = a->budget / a->ratio,
+             step = scored_rows(a, n);
     bool window = n <= ST_GPU_WINDOW;
     for (uint32_t first = 0; first < n; first += step) {
         uint32_t rows = n - first < step ? n - first : step;
@@ -504,10 +512,11 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
                                     struct strata_error *err)
 {
     uint32_t n = (uint32_t)a->rows->n, splits = splits_of(a, n), index_rot = a->ratio ? a->index_dim : a->rope->rot;
-    if (a->head_dim > DIM_MAX || a->head_dim % 8 || a->index_dim > DIM_MAX || a->index_dim % 4 || a->rope->rot / 2 > ITEMS ||
-        a->rope->rot > a->head_dim || a->rope->rot > index_rot)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "attention: no kernel for heads of %u, index keys of %u, rotation of %u",
-                       a->head_dim, a->index_dim, a->rope->rot);
+    if (a->head_dim > DIM_MAX || a->head_dim % 8 || a->index_dim > DIM_MAX || a->index_dim % 4 ||
+        a->rope->rot / 2 > ITEMS || a->rope->rot > a->head_dim || a->rope->rot > index_rot)
+        return st_fail(err, STRATA_E_UNSUPPORTED,
+                       "attention: no kernel for heads of %u, index keys of %u, rotation of %u", a->head_dim,
+                       a->index_dim, a->rope->rot);
     lower_heads(a, list);
     if (a->ratio)
         lower_index(a, t, list);

@@ -62,10 +62,10 @@ enum strata_result st_test_route(struct st_test_run *run, struct strata_error *e
 /* Makes the launch for one set of addresses: the device's, or those of the expected buffers. */
 typedef enum strata_result (*st_test_make_fn)(const void *params, const st_addr *at, struct st_gpu_launch *out,
                                               struct strata_error *err);
-/* r OK: runs the case whose buffers are there on the device and, by the C reference, on the host, compares all buffers to the
- * bit and reports. Frees the buffers. */
-enum strata_result st_test_finish(struct st_test_run *run, enum strata_result r, st_test_make_fn make, const void *params,
-                                  struct strata_error *err);
+/* r OK: runs the case whose buffers are there on the device and, by the C reference, on the host, compares all buffers
+ * to the bit and reports. Frees the buffers. */
+enum strata_result st_test_finish(struct st_test_run *run, enum strata_result r, st_test_make_fn make,
+                                  const void *params, struct strata_error *err);
 
 /* Family of selftest_rows.c. */
 enum strata_result st_test_few_rows(struct st_test_run *run, struct strata_error *err);

@@ -1,32 +1,35 @@
-/* Gated delta network in three launches: convolution with norms and gates, recurrence over the matrix state, output norm and gate.
- * A row has the same bits in a window of any size and in a prompt.
+/* Gated delta network in three launches: convolution with norms and gates, recurrence over the matrix state, output
+ * norm and gate. A row has the same bits in a window of any size and in a prompt.
  *
- * Recurrence: column e of a head's state belongs to GDN_LANES neighbouring work-items, each with part of its rows in registers
- * while the group goes through the rows of a span, so that the state is read and written once per pass. Tokens come through
- * local memory in batches, the next one under way while one is worked on.
- * Limits: bytes of the state for windows (two times key_dim * value_dim * 4 per head); for prompts issue slots of the recurrence, about
- * 5 * key_dim * value_dim / 8 per head and row. */
+ * Recurrence: column e of a head's state belongs to GDN_LANES neighbouring work-items, each with part of its rows in
+ * registers while the group goes through the rows of a span, so that the state is read and written once per pass.
+ * Tokens come through local memory in batches, the next one under way while one is worked on. Limits: bytes of the
+ * state for windows (two times key_dim * value_dim * 4 per head); for prompts issue slots of the recurrence, about 5 *
+ * key_dim * value_dim / 8 per head and row. */
 #include "quantize.h"
 
 #define GROUP 256
 #define DIM_MAX 256
 #define GDN_PIECES (DIM_MAX / 32)
 
-/* Prepared gates of a (value head, row): sigmoid(b), exp(g), and two words that nobody reads, so that they are copied as one. */
+/* Prepared gates of a (value head, row): sigmoid(b), exp(g), and two words that nobody reads, so that they are copied
+ * as one. */
 #define GDN_GATES 4
 
-/* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates [value_heads]
- * [rows]. 32 neighbours have one head of one row: query heads, key heads, value heads. grid: (ceil(rows * heads / 8), 1).
- * ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to date. */
-KERNEL(GROUP) st_gdn_prepare(global float *restrict c, global float *restrict gates, global const float *restrict ring_all,
-                             global const float *restrict u, global const float *restrict conv, global const float *restrict b,
-                             global const float *restrict a, global const float *restrict ssm_a,
-                             global const float *restrict dt_bias, global const int *restrict slot,
-                             global const int *restrict pos, uint rows, uint key_heads, uint value_heads, uint dk, uint dv,
-                             uint taps, float eps)
+/* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates
+ * [value_heads] [rows]. 32 neighbours have one head of one row: query heads, key heads, value heads. grid: (ceil(rows *
+ * heads / 8), 1). ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to
+ * date. */
+KERNEL(GROUP)
+st_gdn_prepare(global float *restrict c, global float *restrict gates, global const float *restrict ring_all,
+               global const float *restrict u, global const float *restrict conv, global const float *restrict b,
+               global const float *restrict a, global const float *restrict ssm_a, global const float *restrict dt_bias,
+               global const int *restrict slot, global const int *restrict pos, uint rows, uint key_heads,
+               uint value_heads, uint dk, uint dv, uint taps, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
-    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32, lane = st_item() % 32;
+    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32,
+               lane = st_item() % 32;
     const uint row = unit / heads, head = unit % heads, channels = 2 * key_heads * dk + value_heads * dv;
     const bool inside = row < rows, is_value = head >= 2 * key_heads;
     const uint dim = inside ? (is_value ? dv : dk) : 0, length = taps - 1, p = inside ? (uint)pos[row] : 0;
@@ -54,7 +57,8 @@ KERNEL(GROUP) st_gdn_prepare(global float *restrict c, global float *restrict ga
         }
         square = st_fma(v[i], v[i], square);
     }
-    const float inverse = st_rsqrt(sum32(words, square) + eps), scale = head < key_heads ? 1.0f / st_sqrt((float)dk) : 1.0f;
+    const float inverse = st_rsqrt(sum32(words, square) + eps),
+                scale = head < key_heads ? 1.0f / st_sqrt((float)dk) : 1.0f;
     UNROLL
     for (uint i = 0; i < GDN_PIECES; i++) {
         const uint e = i * 32 + lane;
@@ -75,18 +79,19 @@ KERNEL(GROUP) st_gdn_prepare(global float *restrict c, global float *restrict ga
 #define GDN_COLUMNS (GDN_GROUP / GDN_LANES)
 #define GDN_BATCH 8 /* tokens that lie in local memory at once, times two */
 
-/* Starts the copies of up to GDN_BATCH rows from row on: for each its key, query, values of the group's columns, gates. */
-INLINE void gdn_fetch(local uint4 *to, global const float *c, global const float *gates, uint row, uint end, uint channels,
-                      uint query_at, uint key_at, uint value_at, uint dk)
+/* Starts the copies of up to GDN_BATCH rows from row on: for each its key, query, values of the group's columns, gates.
+ */
+INLINE void gdn_fetch(local uint4 *to, global const float *c, global const float *gates, uint row, uint end,
+                      uint channels, uint query_at, uint key_at, uint value_at, uint dk)
 {
     const uint each = dk / 2 + GDN_COLUMNS / 4 + 1, count = end - row < GDN_BATCH ? end - row : GDN_BATCH;
     for (uint i = st_item(); i < count * each; i += GDN_GROUP) {
         const uint t = i / each, w = i % each;
         global const float *from = c + (ulong)(row + t) * channels;
-        from = w < dk / 4                 ? from + key_at + 4 * w
-               : w < dk / 2               ? from + query_at + 4 * (w - dk / 4)
+        from = w < dk / 4                     ? from + key_at + 4 * w
+               : w < dk / 2                   ? from + query_at + 4 * (w - dk / 4)
                : w < dk / 2 + GDN_COLUMNS / 4 ? from + value_at + 4 * (w - dk / 2)
-                                          : gates + (ulong)(row + t) * GDN_GATES;
+                                              : gates + (ulong)(row + t) * GDN_GATES;
         st_copy_issue(to + i, (global const uint4 *)from);
     }
     st_copies_commit();
@@ -94,13 +99,13 @@ INLINE void gdn_fetch(local uint4 *to, global const float *c, global const float
 
 #define GDN_OWN_MAX 16
 
-/* The recurrence of GDN_COLUMNS columns of one head over the rows of a span; o [rows][value_heads * dv] before norm and gate. A
- * work-item has four rows of its column's state, and four more 32 rows on, and so on, `own` in all: a constant of the kernel, so
- * that they stay in registers. */
+/* The recurrence of GDN_COLUMNS columns of one head over the rows of a span; o [rows][value_heads * dv] before norm and
+ * gate. A work-item has four rows of its column's state, and four more 32 rows on, and so on, `own` in all: a constant
+ * of the kernel, so that they stay in registers. */
 INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global float *restrict o,
                      global float *restrict state_all, global const float *restrict c,
-                     global const float *restrict gates_all, global const int *restrict slot, global const int *restrict span,
-                     uint rows, uint key_heads, uint value_heads, uint dv)
+                     global const float *restrict gates_all, global const int *restrict slot,
+                     global const int *restrict span, uint rows, uint key_heads, uint value_heads, uint dv)
 {
     const uint dk = own * GDN_LANES, each = dk / 2 + GDN_COLUMNS / 4 + 1;
     const uint item = st_item(), part = item % GDN_LANES, column = item / GDN_LANES, blocks = dv / GDN_COLUMNS;
@@ -122,8 +127,8 @@ INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global flo
         st_copies_wait(0);
         st_barrier();
         if (base + GDN_BATCH < end)
-            gdn_fetch(stage + (1 - turn) * GDN_BATCH * each, c, gates, base + GDN_BATCH, end, channels, query_at, key_at,
-                      value_at, dk);
+            gdn_fetch(stage + (1 - turn) * GDN_BATCH * each, c, gates, base + GDN_BATCH, end, channels, query_at,
+                      key_at, value_at, dk);
         const uint count = end - base < GDN_BATCH ? end - base : GDN_BATCH;
         for (uint t = 0; t < count; t++) {
             local const float4 *token = (local const float4 *)(stage + (turn * GDN_BATCH + t) * each);
@@ -172,11 +177,13 @@ INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global flo
         state[(ulong)(i / 4 * 32 + part * 4 + i % 4) * dv] = s[i];
 }
 
-/* grid: (value_heads * dv / GDN_COLUMNS, spans at most); the key dimension is own * GDN_LANES, dv a multiple of GDN_COLUMNS. */
+/* grid: (value_heads * dv / GDN_COLUMNS, spans at most); the key dimension is own * GDN_LANES, dv a multiple of
+ * GDN_COLUMNS. */
 #define GDN_STEP(name, own) \
-    KERNEL(GDN_GROUP) name(global float *restrict o, global float *restrict state, global const float *restrict c, \
-                           global const float *restrict gates, global const int *restrict slot, \
-                           global const int *restrict span, uint rows, uint key_heads, uint value_heads, uint dv) \
+    KERNEL(GDN_GROUP) \
+    name(global float *restrict o, global float *restrict state, global const float *restrict c, \
+         global const float *restrict gates, global const int *restrict slot, global const int *restrict span, \
+         uint rows, uint key_heads, uint value_heads, uint dv) \
     { \
         LOCAL_ARRAY(uint4, stage, 2 * GDN_BATCH * ((own)*GDN_LANES / 2 + GDN_COLUMNS / 4 + 1)); \
         LOCAL_ARRAY(uint, words, GDN_GROUP); \
@@ -187,16 +194,18 @@ GDN_STEP(st_gdn_step_4, 4)
 GDN_STEP(st_gdn_step_8, 8)
 GDN_STEP(st_gdn_step_16, 16)
 
-/* o = norm(o) * gamma * sigmoid(z) for every head, also as Q8 rows where quantize is set (dv a multiple of 32); the last u of each
- * span go into the ring. 32 neighbours have one head of one
- * row, value heads first. grid: (ceil(rows * heads / 8), 1); heads: as in st_gdn_prepare. */
-KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict ring, global uchar *restrict q, global const float *restrict z,
-                            global const float *restrict gamma, global const float *restrict u, global const int *restrict slot,
-                            global const int *restrict pos, uint rows, uint key_heads, uint value_heads, uint dk, uint dv,
-                            uint taps, uint quantize, float eps)
+/* o = norm(o) * gamma * sigmoid(z) for every head, also as Q8 rows where quantize is set (dv a multiple of 32); the
+ * last u of each span go into the ring. 32 neighbours have one head of one row, value heads first. grid: (ceil(rows *
+ * heads / 8), 1); heads: as in st_gdn_prepare. */
+KERNEL(GROUP)
+st_gdn_finish(global float *restrict o, global float *restrict ring, global uchar *restrict q,
+              global const float *restrict z, global const float *restrict gamma, global const float *restrict u,
+              global const int *restrict slot, global const int *restrict pos, uint rows, uint key_heads,
+              uint value_heads, uint dk, uint dv, uint taps, uint quantize, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
-    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32, lane = st_item() % 32;
+    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32,
+               lane = st_item() % 32;
     const uint row = unit / heads, head = unit % heads, length = taps - 1;
     const uint channels = 2 * key_heads * dk + value_heads * dv;
     const bool inside = row < rows, is_value = inside && head < value_heads;
@@ -215,13 +224,15 @@ KERNEL(GROUP) st_gdn_finish(global float *restrict o, global float *restrict rin
         if (is_value && e < dv)
             o[at + e] = v[i] * inverse * gamma[e] * st_sigmoidf(z[at + e]);
     }
-    /* a loop of its own: where lanes cannot exchange values, it has barriers, which compilers for CPUs want in few places */
+    /* a loop of its own: where lanes cannot exchange values, it has barriers, which compilers for CPUs want in few
+     * places */
     for (uint e = lane; e < dv + lane && quantize; e += 32)
-        put_q8(words, q + (ulong)row * ST_Q8_STRIDE(value_heads * dv), value_heads * dv, head * dv + e, is_value ? o[at + e] : 0.0f,
-               is_value);
+        put_q8(words, q + (ulong)row * ST_Q8_STRIDE(value_heads * dv), value_heads * dv, head * dv + e,
+               is_value ? o[at + e] : 0.0f, is_value);
     if (!inside || (row + length < rows && slot[row + length] == slot[row]))
         return;
-    const uint count = channels / heads + 1, from = head * count, end = from + count < channels ? from + count : channels;
+    const uint count = channels / heads + 1, from = head * count,
+               end = from + count < channels ? from + count : channels;
     global float *to = ring + ((ulong)(uint)slot[row] * length + (uint)pos[row] % length) * channels;
     for (uint i = from + lane; i < end; i += 32)
         to[i] = u[(ulong)row * channels + i];

@@ -10,12 +10,14 @@ INLINE float ngram_half(global const uchar *at)
     return st_float_of_half((ushort)(at[0] | at[1] << 8));
 }
 
-/* Element i of an encoded row. Types as numbered in the file: F32 0, F16 1, Q4_0 2, Q5_1 7, Q8_0 8, IQ4_NL 20, BF16 30. */
+/* Element i of an encoded row. Types as numbered in the file: F32 0, F16 1, Q4_0 2, Q5_1 7, Q8_0 8, IQ4_NL 20, BF16 30.
+ */
 INLINE float ngram_element(global const uchar *row, uint type, uint i)
 {
     const uint block = i / 32, k = i % 32, low = k % 16;
     if (type == 0)
-        return st_float_of((uint)row[4 * i] | (uint)row[4 * i + 1] << 8 | (uint)row[4 * i + 2] << 16 | (uint)row[4 * i + 3] << 24);
+        return st_float_of((uint)row[4 * i] | (uint)row[4 * i + 1] << 8 | (uint)row[4 * i + 2] << 16 |
+                           (uint)row[4 * i + 3] << 24);
     if (type == 1)
         return ngram_half(row + 2 * i);
     if (type == 30)
@@ -39,8 +41,9 @@ INLINE float ngram_element(global const uchar *row, uint type, uint i)
 }
 
 /* e[row][head] = fetched row index[row][head] of data, decoded. grid: (heads, rows). */
-KERNEL(GROUP) st_ngram_gather(global float *restrict e, global const uchar *restrict data, global const uint *restrict index,
-                              uint type, uint row_bytes, uint width, uint heads)
+KERNEL(GROUP)
+st_ngram_gather(global float *restrict e, global const uchar *restrict data, global const uint *restrict index,
+                uint type, uint row_bytes, uint width, uint heads)
 {
     const ulong place = (ulong)st_group_y() * heads + st_group();
     global const uchar *row = data + (ulong)index[place] * row_bytes;
@@ -57,10 +60,11 @@ INLINE float ngram_inverse_rms(local uint *words, local float *partial, global c
 }
 
 /* key becomes gv = sigmoid(compressed (norm(key) . norm(r))) * value, z its norm. grid: (streams, rows). */
-KERNEL(GROUP) st_ngram_gate(global float *restrict key, global float *restrict z, global const float *restrict value,
-                            global const float *restrict r, global const float *restrict norm_key,
-                            global const float *restrict norm_query, global const float *restrict norm_conv, uint hidden,
-                            uint streams, float eps)
+KERNEL(GROUP)
+st_ngram_gate(global float *restrict key, global float *restrict z, global const float *restrict value,
+              global const float *restrict r, global const float *restrict norm_key,
+              global const float *restrict norm_query, global const float *restrict norm_conv, uint hidden,
+              uint streams, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(float, partial, 8);
@@ -88,10 +92,10 @@ KERNEL(GROUP) st_ngram_gate(global float *restrict key, global float *restrict z
         z[at + i] = key[at + i] * iz * norm_conv[gamma + i];
 }
 
-/* A channel of the row's z into the ring when the row is one of the last of its sequence in the pass. ring: [slots][length][wide],
- * position p at p modulo length. */
-INLINE void ngram_keep(global float *ring, global const float *z, global const int *slot, global const int *pos, uint rows,
-                       uint row, uint ch, uint wide, uint length)
+/* A channel of the row's z into the ring when the row is one of the last of its sequence in the pass. ring:
+ * [slots][length][wide], position p at p modulo length. */
+INLINE void ngram_keep(global float *ring, global const float *z, global const int *slot, global const int *pos,
+                       uint rows, uint row, uint ch, uint wide, uint length)
 {
     if (row + length >= rows || slot[row + length] != slot[row])
         ring[((ulong)(uint)slot[row] * length + (uint)pos[row] % length) * wide + ch] = z[(ulong)row * wide + ch];
@@ -99,12 +103,13 @@ INLINE void ngram_keep(global float *ring, global const float *z, global const i
 
 #define NGRAM_ROWS 16 /* rows that a work-item goes through */
 
-/* r += gv + silu(causal convolution of z with taps dilation apart). A work-item has one channel of NGRAM_ROWS rows; where these
- * are all rows, the ring takes the last z of each sequence, otherwise st_ngram_ring must follow. grid: (ceil(wide / 256), ceil(rows /
- * 16)). */
-KERNEL(GROUP) st_ngram_conv(global float *restrict r, global float *restrict ring, global const float *restrict gv,
-                            global const float *restrict z, global const float *restrict conv, global const int *restrict slot,
-                            global const int *restrict pos, uint rows, uint wide, uint taps, uint dilation)
+/* r += gv + silu(causal convolution of z with taps dilation apart). A work-item has one channel of NGRAM_ROWS rows;
+ * where these are all rows, the ring takes the last z of each sequence, otherwise st_ngram_ring must follow. grid:
+ * (ceil(wide / 256), ceil(rows / 16)). */
+KERNEL(GROUP)
+st_ngram_conv(global float *restrict r, global float *restrict ring, global const float *restrict gv,
+              global const float *restrict z, global const float *restrict conv, global const int *restrict slot,
+              global const int *restrict pos, uint rows, uint wide, uint taps, uint dilation)
 {
     const uint ch = st_group() * GROUP + st_item(), length = (taps - 1) * dilation, first = st_group_y() * NGRAM_ROWS;
     const uint end = first + NGRAM_ROWS < rows ? first + NGRAM_ROWS : rows;
@@ -130,8 +135,9 @@ KERNEL(GROUP) st_ngram_conv(global float *restrict r, global float *restrict rin
 }
 
 /* The last z of each sequence of a prompt. grid: (ceil(wide / 256), rows). */
-KERNEL(GROUP) st_ngram_ring(global float *restrict ring, global const float *restrict z, global const int *restrict slot,
-                            global const int *restrict pos, uint rows, uint wide, uint length)
+KERNEL(GROUP)
+st_ngram_ring(global float *restrict ring, global const float *restrict z, global const int *restrict slot,
+              global const int *restrict pos, uint rows, uint wide, uint length)
 {
     const uint ch = st_group() * GROUP + st_item();
     if (ch < wide)

@@ -1,10 +1,10 @@
-/* Attention with a block index (kernel/qsa.h): norms and rotation, stores into the caches, pooled index keys, choice of blocks,
- * attention in splits of the positions.
+/* Attention with a block index (kernel/qsa.h): norms and rotation, stores into the caches, pooled index keys, choice of
+ * blocks, attention in splits of the positions.
  *
- * Caches: [slots][kv_heads][context][kv_bytes], row formats as in kernel/qsa.h. flags: bit 0 outputs are gated (a head's query is
- * followed by its gate), bit 1 rotation of neighbours, bit 2 queries and keys are normed, bits 4.. type of the cache (0 f32,
- * 1 f16, 2 int8, 3 q4).
- * Limits: latency for windows; for prompts the multiplications of attention, 2 * heads * dim for each row and allowed position. */
+ * Caches: [slots][kv_heads][context][kv_bytes], row formats as in kernel/qsa.h. flags: bit 0 outputs are gated (a
+ * head's query is followed by its gate), bit 1 rotation of neighbours, bit 2 queries and keys are normed, bits 4.. type
+ * of the cache (0 f32, 1 f16, 2 int8, 3 q4). Limits: latency for windows; for prompts the multiplications of attention,
+ * 2 * heads * dim for each row and allowed position. */
 #include "quantize.h"
 
 #define GROUP 256
@@ -16,8 +16,8 @@
 #define QSA_NORMED(flags) (((flags) >> 2) & 1u)
 #define QSA_KV(flags) ((flags) >> 4)
 
-/* sin and cos of x >= 0 below 2^20: a multiple of pi / 2 is taken away in three steps that fma makes exact enough (pi / 2 in
- * parts of 24 bits), then polynomials on [-pi / 4, pi / 4]. Error about 2^-23. */
+/* sin and cos of x >= 0 below 2^20: a multiple of pi / 2 is taken away in three steps that fma makes exact enough (pi /
+ * 2 in parts of 24 bits), then polynomials on [-pi / 4, pi / 4]. Error about 2^-23. */
 INLINE void qsa_sincos(float x, float *s, float *c)
 {
     const float k = (float)st_round_even(x * 0.636619772367581343f);
@@ -40,7 +40,8 @@ INLINE void qsa_sincos(float x, float *s, float *c)
 }
 
 /* x: dim floats of local memory, read and written by the whole group between barriers. */
-INLINE void qsa_norm(local uint *words, local float *partial, local float *x, global const float *gamma, uint dim, float eps)
+INLINE void qsa_norm(local uint *words, local float *partial, local float *x, global const float *gamma, uint dim,
+                     float eps)
 {
     float sum = 0.0f;
     for (uint i = st_item(); i < dim; i += GROUP)
@@ -51,8 +52,8 @@ INLINE void qsa_norm(local uint *words, local float *partial, local float *x, gl
     st_barrier();
 }
 
-INLINE void qsa_rotate(local float *x, global const float *freq, global const uchar *axis, global const int *at, uint rot,
-                       uint neighbours)
+INLINE void qsa_rotate(local float *x, global const float *freq, global const uchar *axis, global const int *at,
+                       uint rot, uint neighbours)
 {
     const uint i = st_item(), half_rot = rot / 2;
     if (i < half_rot) {
@@ -98,7 +99,8 @@ INLINE void qsa_store_q4(global uchar *to, local const float *x, uint dim, uint 
         low = v < low ? v : low;
         high = v > high ? v : high;
     }
-    const ushort hd = st_half_of_float((high - low) / 15.0f + 0.0f), hm = st_half_of_float(low + 0.0f); /* + 0: never -0 */
+    const ushort hd = st_half_of_float((high - low) / 15.0f + 0.0f),
+                 hm = st_half_of_float(low + 0.0f); /* + 0: never -0 */
     const float d = st_float_of_half(hd), m = st_float_of_half(hm), inverse = d > 0.0f ? 1.0f / d : 0.0f;
     for (uint i = 0; i < 16; i++)
         to[block * 16 + i] = (uchar)(qsa_nibble((x[block * 32 + i] - m) * inverse) |
@@ -126,12 +128,13 @@ INLINE void qsa_store(global uchar *to, local const float *x, uint dim, uint typ
     st_barrier();
 }
 
-/* Key of the block that a row completes: mean of its raw keys (rows of this pass, or the ring), norm, rotation at the position
- * of its first token. x: room for a key. */
-INLINE void qsa_pool(local uint *words, local float *partial, local float *x, global float *pooled, global const float *ik,
-                     global const float *ring, global const int *axis_ring, global const float *ik_norm,
-                     global const float *freq, global const uchar *axis, global const int *row_axis, global const int *slot,
-                     uint row, uint p, uint dim, uint ratio, uint blocks, uint rot, uint flags, float eps)
+/* Key of the block that a row completes: mean of its raw keys (rows of this pass, or the ring), norm, rotation at the
+ * position of its first token. x: room for a key. */
+INLINE void qsa_pool(local uint *words, local float *partial, local float *x, global float *pooled,
+                     global const float *ik, global const float *ring, global const int *axis_ring,
+                     global const float *ik_norm, global const float *freq, global const uchar *axis,
+                     global const int *row_axis, global const int *slot, uint row, uint p, uint dim, uint ratio,
+                     uint blocks, uint rot, uint flags, float eps)
 {
     const uint item = st_item(), s = (uint)slot[row];
     uint in_pass = 0; /* how many rows before this one are of the same sequence, up to the block's length */
@@ -147,24 +150,25 @@ INLINE void qsa_pool(local uint *words, local float *partial, local float *x, gl
     st_barrier();
     qsa_norm(words, partial, x, ik_norm, dim, eps);
     const uint back = ratio - 1;
-    qsa_rotate(x, freq, axis, back <= in_pass ? row_axis + 3 * (row - back) : axis_ring + 3 * (s * QSA_RING + (p - back) % QSA_RING), rot,
-               QSA_NEIGHBOURS(flags));
+    qsa_rotate(x, freq, axis,
+               back <= in_pass ? row_axis + 3 * (row - back) : axis_ring + 3 * (s * QSA_RING + (p - back) % QSA_RING),
+               rot, QSA_NEIGHBOURS(flags));
     if (item < dim)
         pooled[((ulong)s * blocks + p / ratio) * dim + item] = x[item];
 }
 
-/* Norm and rotation of queries and index queries in place; keys and values into the caches; pooled index keys (ratio above 0).
- * grid: (heads + kv_heads + index_heads + 1, rows), heads of all kinds in a line, then the block's key. */
-KERNEL(GROUP) st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uchar *restrict v_cache,
-                           global float *restrict iq, global float *restrict pooled, global const float *restrict k,
-                           global const float *restrict v, global const float *restrict ik, global const float *restrict ring,
-                           global const int *restrict axis_ring, global const float *restrict q_norm,
-                           global const float *restrict k_norm, global const float *restrict iq_norm,
-                           global const float *restrict ik_norm, global const float *restrict freq,
-                           global const uchar *restrict axis, global const int *restrict row_axis,
-                           global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
-                           uint index_heads, uint dim, uint index_dim, uint context, uint ratio, uint rot, uint flags,
-                           uint kv_bytes, float eps)
+/* Norm and rotation of queries and index queries in place; keys and values into the caches; pooled index keys (ratio
+ * above 0). grid: (heads + kv_heads + index_heads + 1, rows), heads of all kinds in a line, then the block's key. */
+KERNEL(GROUP)
+st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uchar *restrict v_cache,
+             global float *restrict iq, global float *restrict pooled, global const float *restrict k,
+             global const float *restrict v, global const float *restrict ik, global const float *restrict ring,
+             global const int *restrict axis_ring, global const float *restrict q_norm,
+             global const float *restrict k_norm, global const float *restrict iq_norm,
+             global const float *restrict ik_norm, global const float *restrict freq, global const uchar *restrict axis,
+             global const int *restrict row_axis, global const int *restrict slot, global const int *restrict pos,
+             uint heads, uint kv_heads, uint index_heads, uint dim, uint index_dim, uint context, uint ratio, uint rot,
+             uint flags, uint kv_bytes, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(float, partial, 8);
@@ -173,8 +177,8 @@ KERNEL(GROUP) st_qsa_heads(global float *restrict q, global uchar *restrict k_ca
     const bool is_query = h < heads, is_key = !is_query && h < heads + kv_heads;
     if (h == heads + kv_heads + index_heads) {
         if (ratio > 0 && (p + 1) % ratio == 0)
-            qsa_pool(words, partial, x, pooled, ik, ring, axis_ring, ik_norm, freq, axis, row_axis, slot, row, p, index_dim, ratio,
-                     context / ratio, rot, flags, eps);
+            qsa_pool(words, partial, x, pooled, ik, ring, axis_ring, ik_norm, freq, axis, row_axis, slot, row, p,
+                     index_dim, ratio, context / ratio, rot, flags, eps);
         return;
     }
     const uint n = is_query || is_key ? dim : index_dim, g = h - heads;
@@ -204,11 +208,13 @@ KERNEL(GROUP) st_qsa_heads(global float *restrict q, global uchar *restrict k_ca
 
 #define SCORE_EACH 4 /* blocks that 32 neighbours score one after the other */
 
-/* scores[row - first][block] of the rows of a window that see more than keep blocks: the sum over the index heads of the products that
- * are above 0. 32 neighbours have a block and share its elements. grid: (ceil(blocks / 32), rows from first on). */
-KERNEL(GROUP) st_qsa_score(global float *restrict scores, global const float *restrict iq, global const float *restrict pooled,
-                           global const int *restrict slot, global const int *restrict pos, uint index_heads, uint dim,
-                           uint ratio, uint keep, uint blocks, uint first)
+/* scores[row - first][block] of the rows of a window that see more than keep blocks: the sum over the index heads of
+ * the products that are above 0. 32 neighbours have a block and share its elements. grid: (ceil(blocks / 32), rows from
+ * first on). */
+KERNEL(GROUP)
+st_qsa_score(global float *restrict scores, global const float *restrict iq, global const float *restrict pooled,
+             global const int *restrict slot, global const int *restrict pos, uint index_heads, uint dim, uint ratio,
+             uint keep, uint blocks, uint first)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     const uint row = first + st_group_y(), seen = ((uint)pos[row] + 1) / ratio, lane = st_item() % 32;
@@ -239,7 +245,7 @@ KERNEL(GROUP) st_qsa_score(global float *restrict scores, global const float *re
 #define SCORE_ROWS 16   /* rows of a prompt that share the keys of a tile */
 #define SCORE_BLOCKS 64 /* blocks of a tile */
 #define SCORE_HEADS 4   /* index heads at a time */
-#define SCORE_SLICE 32        /* elements of queries and keys in local memory at a time */
+#define SCORE_SLICE 32  /* elements of queries and keys in local memory at a time */
 #define SCORE_LINE (SCORE_SLICE + 4)
 
 /* Four elements from d on of line (0 there where inside is false). */
@@ -249,15 +255,16 @@ INLINE void qsa_stage(local float *to, global const float *from, bool inside)
     *(local float4 *)to = inside ? *(global const float4 *)from : none;
 }
 
-/* The same for prompts, as a product of matrices: a work-item has all heads of one row with four blocks. The rows of a tile that
- * belong to one sequence are worked on together. grid: (ceil(blocks / 64), ceil(rows / 16)); dim is a multiple of 4. */
-KERNEL(GROUP) st_qsa_score_tile(global float *restrict scores, global const float *restrict iq,
-                                global const float *restrict pooled, global const int *restrict slot,
-                                global const int *restrict pos, uint index_heads, uint dim, uint ratio, uint keep, uint blocks,
-                                uint first, uint rows)
+/* The same for prompts, as a product of matrices: a work-item has all heads of one row with four blocks. The rows of a
+ * tile that belong to one sequence are worked on together. grid: (ceil(blocks / 64), ceil(rows / 16)); dim is a
+ * multiple of 4. */
+KERNEL(GROUP)
+st_qsa_score_tile(global float *restrict scores, global const float *restrict iq, global const float *restrict pooled,
+                  global const int *restrict slot, global const int *restrict pos, uint index_heads, uint dim,
+                  uint ratio, uint keep, uint blocks, uint first, uint rows)
 {
-    LOCAL_ARRAY(float, queries, SCORE_ROWS * SCORE_HEADS * SCORE_LINE);
-    LOCAL_ARRAY(float, keys, SCORE_BLOCKS * SCORE_LINE);
+    LOCAL_ARRAY(float, queries, SCORE_ROWS *SCORE_HEADS *SCORE_LINE);
+    LOCAL_ARRAY(float, keys, SCORE_BLOCKS *SCORE_LINE);
     const uint item = st_item(), mine = item / 16, quad = item % 16, b0 = st_group() * SCORE_BLOCKS;
     const uint row0 = st_group_y() * SCORE_ROWS, count = rows - row0 < SCORE_ROWS ? rows - row0 : SCORE_ROWS;
     for (uint from = 0, to; from < count; from = to) {
@@ -279,7 +286,8 @@ KERNEL(GROUP) st_qsa_score_tile(global float *restrict scores, global const floa
                 for (uint i = item; i < SCORE_ROWS * SCORE_HEADS * (SCORE_SLICE / 4); i += GROUP) {
                     const uint line = i / (SCORE_SLICE / 4), d = d0 + i % (SCORE_SLICE / 4) * 4, r = line / SCORE_HEADS;
                     const uint h = h0 + line % SCORE_HEADS;
-                    qsa_stage(queries + line * SCORE_LINE + d - d0, iq + ((ulong)(first + row0 + r) * index_heads + h) * dim + d,
+                    qsa_stage(queries + line * SCORE_LINE + d - d0,
+                              iq + ((ulong)(first + row0 + r) * index_heads + h) * dim + d,
                               r >= from && r < to && h < index_heads && d < dim);
                 }
                 for (uint i = item; i < SCORE_BLOCKS * (SCORE_SLICE / 4); i += GROUP) {
@@ -299,19 +307,19 @@ KERNEL(GROUP) st_qsa_score_tile(global float *restrict scores, global const floa
                     UNROLL
                     for (uint h = 0; h < SCORE_HEADS; h++)
                         UNROLL
-                        for (uint i = 0; i < 4; i++) {
-                            dot[h][i] = st_fma(x[h].x, y[i].x, dot[h][i]);
-                            dot[h][i] = st_fma(x[h].y, y[i].y, dot[h][i]);
-                            dot[h][i] = st_fma(x[h].z, y[i].z, dot[h][i]);
-                            dot[h][i] = st_fma(x[h].w, y[i].w, dot[h][i]);
-                        }
+                    for (uint i = 0; i < 4; i++) {
+                        dot[h][i] = st_fma(x[h].x, y[i].x, dot[h][i]);
+                        dot[h][i] = st_fma(x[h].y, y[i].y, dot[h][i]);
+                        dot[h][i] = st_fma(x[h].z, y[i].z, dot[h][i]);
+                        dot[h][i] = st_fma(x[h].w, y[i].w, dot[h][i]);
+                    }
                 }
             }
             UNROLL
             for (uint i = 0; i < 4; i++)
                 UNROLL
-                for (uint h = 0; h < SCORE_HEADS; h++)
-                    score[i] = score[i] + (dot[h][i] > 0.0f ? dot[h][i] : 0.0f);
+            for (uint h = 0; h < SCORE_HEADS; h++)
+                score[i] = score[i] + (dot[h][i] > 0.0f ? dot[h][i] : 0.0f);
         }
         const bool own = mine >= from && mine < to;
         const uint seen = own ? ((uint)pos[first + row0 + mine] + 1) / ratio : 0;
@@ -334,14 +342,14 @@ INLINE uint qsa_count(local uint *words, local float *partial, global const floa
     return (uint)sum;
 }
 
-/* The row's list of allowed positions: the keep best blocks (higher score first, then lower index) in ascending order, then the
- * tail; count -1 where all positions are allowed. The last raw index keys of each span go into the ring (after st_qsa_heads, which
- * reads it). grid: (1, rows from first on). chosen: [rows][limit]; rows: of the pass. */
-KERNEL(GROUP) st_qsa_choose(global uint *restrict chosen, global int *restrict count, global float *restrict ring,
-                            global int *restrict axis_ring, global const float *restrict scores_all,
-                            global const float *restrict ik, global const int *restrict row_axis,
-                            global const int *restrict slot, global const int *restrict pos, uint ratio, uint keep, uint limit,
-                            uint blocks, uint first, uint rows, uint dim)
+/* The row's list of allowed positions: the keep best blocks (higher score first, then lower index) in ascending order,
+ * then the tail; count -1 where all positions are allowed. The last raw index keys of each span go into the ring (after
+ * st_qsa_heads, which reads it). grid: (1, rows from first on). chosen: [rows][limit]; rows: of the pass. */
+KERNEL(GROUP)
+st_qsa_choose(global uint *restrict chosen, global int *restrict count, global float *restrict ring,
+              global int *restrict axis_ring, global const float *restrict scores_all, global const float *restrict ik,
+              global const int *restrict row_axis, global const int *restrict slot, global const int *restrict pos,
+              uint ratio, uint keep, uint limit, uint blocks, uint first, uint rows, uint dim)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(float, partial, 8);
@@ -360,7 +368,8 @@ KERNEL(GROUP) st_qsa_choose(global uint *restrict chosen, global int *restrict c
         return;
     }
     global const float *scores = scores_all + (ulong)st_group_y() * blocks;
-    uint bound = 0; /* at least keep scores are not below it; in the end the largest such number, or exactly keep are not below it */
+    uint bound = 0; /* at least keep scores are not below it; in the end the largest such number, or exactly keep are
+                       not below it */
     for (uint bit = 0x80000000u; bit > 0; bit /= 2) {
         const uint n = qsa_count(words, partial, scores, seen, bound | bit);
         if (n >= keep)
@@ -407,10 +416,10 @@ KERNEL(GROUP) st_qsa_dense(global int *restrict count, uint rows)
 /* ---- attention ---- */
 
 #define QSA_GROUP 128 /* work-items of a group */
-#define QSA_TILE 64    /* positions of a step */
+#define QSA_TILE 64   /* positions of a step */
 
-/* A few elements of a stored row as they are in memory. Fetching and decoding are apart, so that several loads are under way
- * before the first is waited for. */
+/* A few elements of a stored row as they are in memory. Fetching and decoding are apart, so that several loads are
+ * under way before the first is waited for. */
 struct qsa_raw {
     uint w[8];
 };
@@ -526,18 +535,21 @@ INLINE float4 qsa_add(float4 acc, float w, float4 v)
 
 #define QSA_HEADS_MAX 12
 
-/* One split of the allowed positions of a row for up to at_once query heads of one key head, with a running softmax. splits 1: out
- * [rows][heads][dim] is the result, gated. More: acc [rows][heads][splits][dim], and (largest score, sum) in state [rows][heads]
- * [splits][2], for st_qsa_join. at_once is a constant of the kernel, so that sums stay in registers.
+/* One split of the allowed positions of a row for up to at_once query heads of one key head, with a running softmax.
+ * splits 1: out [rows][heads][dim] is the result, gated. More: acc [rows][heads][splits][dim], and (largest score, sum)
+ * in state [rows][heads] [splits][2], for st_qsa_join. at_once is a constant of the kernel, so that sums stay in
+ * registers.
  *
- * Scores: four neighbours share two positions of the tile, each has every fourth run of eight elements, for all heads. Values: a
- * work-item has four elements of all heads, and a share of the positions. query: in the end the sums of values. */
+ * Scores: four neighbours share two positions of the tile, each has every fourth run of eight elements, for all heads.
+ * Values: a work-item has four elements of all heads, and a share of the positions. query: in the end the sums of
+ * values. */
 INLINE void qsa_attend(uint at_once, local float *query, local float *weight, local float *factor, local uint *place,
                        local uint *words, global float *restrict out, global float *restrict acc_all,
-                       global float *restrict state, global const float *restrict q, global const uchar *restrict k_cache,
-                       global const uchar *restrict v_cache, global const uint *restrict chosen,
-                       global const int *restrict count, global const int *restrict slot, global const int *restrict pos,
-                       uint heads, uint kv_heads, uint dim, uint context, uint limit, uint flags, uint kv_bytes, uint splits)
+                       global float *restrict state, global const float *restrict q,
+                       global const uchar *restrict k_cache, global const uchar *restrict v_cache,
+                       global const uint *restrict chosen, global const int *restrict count,
+                       global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
+                       uint dim, uint context, uint limit, uint flags, uint kv_bytes, uint splits)
 {
     const uint item = st_item(), row = st_group_y(), type = QSA_KV(flags), each = heads / kv_heads;
     const uint parts = (each + at_once - 1) / at_once, split = st_group() % splits, part = st_group() / splits % parts;
@@ -557,7 +569,8 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
         query[i] = h < own && d < dim ? qr[(ulong)h * (QSA_GATED(flags) ? 2 : 1) * dim + d] * scale : 0.0f;
     }
     const uint quads = dim / 4, sharers = QSA_GROUP / quads, quad = item % quads, share = item / quads;
-    const uint soft = item / 8 < at_once ? item / 8 : 0; /* the head whose softmax this work-item and its neighbours do */
+    const uint soft =
+        item / 8 < at_once ? item / 8 : 0; /* the head whose softmax this work-item and its neighbours do */
     float top = -INFINITY, sum = 0.0f;
     float4 acc[QSA_HEADS_MAX];
     UNROLL
@@ -610,13 +623,13 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
         UNROLL
         for (uint h = 0; h < at_once; h++)
             UNROLL
-            for (uint k = 0; k < 2; k++) {
-                float v = dot[k][h];
-                v = v + st_float_of(exchange(words, st_bits_of(v), 2));
-                v = v + st_float_of(exchange(words, st_bits_of(v), 1));
-                if (h % 4 == piece)
-                    weight[(t + 8 * k) * at_once + h] = t + 8 * k < n ? v : -INFINITY;
-            }
+        for (uint k = 0; k < 2; k++) {
+            float v = dot[k][h];
+            v = v + st_float_of(exchange(words, st_bits_of(v), 2));
+            v = v + st_float_of(exchange(words, st_bits_of(v), 1));
+            if (h % 4 == piece)
+                weight[(t + 8 * k) * at_once + h] = t + 8 * k < n ? v : -INFINITY;
+        }
         st_barrier();
         float score[QSA_TILE / 8], most = top, more = 0.0f;
         UNROLL
@@ -682,18 +695,18 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
         st_barrier();
         if (share == s)
             UNROLL
-            for (uint h = 0; h < at_once; h++) {
-                local float4 *at = (local float4 *)(query + h * DIM_MAX + quad * 4);
-                float4 v = acc[h];
-                if (s > 0) {
-                    const float4 before = *at;
-                    v.x = before.x + v.x;
-                    v.y = before.y + v.y;
-                    v.z = before.z + v.z;
-                    v.w = before.w + v.w;
-                }
-                *at = v;
+        for (uint h = 0; h < at_once; h++) {
+            local float4 *at = (local float4 *)(query + h * DIM_MAX + quad * 4);
+            float4 v = acc[h];
+            if (s > 0) {
+                const float4 before = *at;
+                v.x = before.x + v.x;
+                v.y = before.y + v.y;
+                v.z = before.z + v.z;
+                v.w = before.w + v.w;
             }
+            *at = v;
+        }
     }
     if (item % 8 == 0 && item / 8 < at_once)
         factor[soft] = sum;
@@ -716,30 +729,31 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
 
 /* grid: (kv_heads * ceil(query heads of a key head / at_once) * splits, rows). dim: a multiple of 8. */
 #define QSA_ATTEND(name, at_once) \
-    KERNEL(QSA_GROUP) name(global float *restrict out, global float *restrict acc, global float *restrict state, \
-                           global const float *restrict q, global const uchar *restrict k_cache, \
-                           global const uchar *restrict v_cache, global const uint *restrict chosen, \
-                           global const int *restrict count, global const int *restrict slot, \
-                           global const int *restrict pos, uint heads, uint kv_heads, uint dim, uint context, uint limit, \
-                           uint flags, uint kv_bytes, uint splits) \
+    KERNEL(QSA_GROUP) \
+    name(global float *restrict out, global float *restrict acc, global float *restrict state, \
+         global const float *restrict q, global const uchar *restrict k_cache, global const uchar *restrict v_cache, \
+         global const uint *restrict chosen, global const int *restrict count, global const int *restrict slot, \
+         global const int *restrict pos, uint heads, uint kv_heads, uint dim, uint context, uint limit, uint flags, \
+         uint kv_bytes, uint splits) \
     { \
         LOCAL_ARRAY(float, query, (at_once)*DIM_MAX); \
-        LOCAL_ARRAY(float, weight, QSA_TILE * (at_once)); \
+        LOCAL_ARRAY(float, weight, QSA_TILE *(at_once)); \
         LOCAL_ARRAY(float, factor, 16); \
         LOCAL_ARRAY(uint, place, QSA_TILE); \
         LOCAL_ARRAY(uint, words, QSA_GROUP); \
-        qsa_attend(at_once, query, weight, factor, place, words, out, acc, state, q, k_cache, v_cache, chosen, count, slot, \
-                   pos, heads, kv_heads, dim, context, limit, flags, kv_bytes, splits); \
+        qsa_attend(at_once, query, weight, factor, place, words, out, acc, state, q, k_cache, v_cache, chosen, count, \
+                   slot, pos, heads, kv_heads, dim, context, limit, flags, kv_bytes, splits); \
     }
 
 QSA_ATTEND(st_qsa_attend_4, 4)
 QSA_ATTEND(st_qsa_attend_12, 12)
 
-/* out = splits put together in order, gated; also as Q8 rows where quantize is set (dim a multiple of 32). A split without positions
- * has no sum and no values. grid: (heads, rows). */
-KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global uchar *restrict codes, global const float *restrict acc,
-                              global const float *restrict state, global const float *restrict q, uint heads, uint dim,
-                              uint splits, uint flags, uint quantize)
+/* out = splits put together in order, gated; also as Q8 rows where quantize is set (dim a multiple of 32). A split
+ * without positions has no sum and no values. grid: (heads, rows). */
+KERNEL(QSA_GROUP)
+st_qsa_join(global float *restrict out, global uchar *restrict codes, global const float *restrict acc,
+            global const float *restrict state, global const float *restrict q, uint heads, uint dim, uint splits,
+            uint flags, uint quantize)
 {
     LOCAL_ARRAY(uint, words, QSA_GROUP);
     const uint h = st_group(), row = st_group_y();
@@ -761,7 +775,7 @@ KERNEL(QSA_GROUP) st_qsa_join(global float *restrict out, global uchar *restrict
     }
     for (uint base = 0; base < dim && quantize; base += QSA_GROUP) {
         const uint i = base + st_item();
-        put_q8(words, codes + (ulong)row * ST_Q8_STRIDE(heads * dim), heads * dim, h * dim + i, i < dim ? out[place * dim + i] : 0.0f,
-               i < dim);
+        put_q8(words, codes + (ulong)row * ST_Q8_STRIDE(heads * dim), heads * dim, h * dim + i,
+               i < dim ? out[place * dim + i] : 0.0f, i < dim);
     }
 }

@@ -1,5 +1,5 @@
-/* Activations to Q8 and Q8K rows, by the work-items that have the elements (layouts in layout.h, rounding as st_act_quantize of
- * src/format/quant.h, to the bit). Groups of any size for Q8, of 256 for Q8K. */
+/* Activations to Q8 and Q8K rows, by the work-items that have the elements (layouts in layout.h, rounding as
+ * st_act_quantize of src/format/quant.h, to the bit). Groups of any size for Q8, of 256 for Q8K. */
 #ifndef ST_QUANTIZE_H
 #define ST_QUANTIZE_H
 
@@ -14,8 +14,8 @@ INLINE int round_q(float v)
     return st_round_even(v);
 }
 
-/* Element e of row `to` has value v; the work-item's 31 neighbours have the rest of the block. Called by all work-items;
- * those with inside == false only take part in exchanges. */
+/* Element e of row `to` has value v; the work-item's 31 neighbours have the rest of the block. Called by all
+ * work-items; those with inside == false only take part in exchanges. */
 INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v, bool inside)
 {
     const uint magnitude = inside ? st_bits_of(v) & 0x7fffffffu : 0;
@@ -35,8 +35,8 @@ INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v,
     }
 }
 
-/* The same for Q8K: all work-items of the group have the block. best: 8 words for the largest magnitudes, 8 for their place,
- * reused after a barrier. */
+/* The same for Q8K: all work-items of the group have the block. best: 8 words for the largest magnitudes, 8 for their
+ * place, reused after a barrier. */
 INLINE void put_q8k(local uint *words, local uint *best, global uchar *to, uint n, uint e, float v)
 {
     const uint item = st_item();
