@@ -103,6 +103,30 @@ INLINE uint part_32(int type, PART_SPACE const uchar *p, uint at)
     return part_16(type, p + at) | part_16(type, p + at + 2) << 16;
 }
 
+/* `count` words from p on, which has the type's alignment. From an odd multiple of 2 on they are cut out of the words around
+ * them: half as many reads. */
+INLINE void part_run(int type, uint *w, PART_SPACE const uchar *p, uint count)
+{
+    if (PART_ALIGN(type) == 1) {
+        UNROLL
+        for (uint i = 0; i < count; i++)
+            w[i] = part_32(type, p, 4 * i);
+        return;
+    }
+    const bool odd = PART_ALIGN(type) == 2 && ((uint)(ulong)p & 2) != 0;
+    PART_SPACE const uint *from = (PART_SPACE const uint *)(p - (odd ? 2 : 0));
+    UNROLL
+    for (uint i = 0; i < count; i++)
+        w[i] = from[i];
+    if (PART_ALIGN(type) == 2) {
+        /* the upper half of the word behind them, which may be the row's last bytes */
+        const uint last = odd ? *(PART_SPACE const ushort *)(p + 4 * count - 2) : 0;
+        UNROLL
+        for (uint i = 0; i < count; i++)
+            w[i] = odd ? st_word16(w[i], i + 1 < count ? w[i + 1] : last) : w[i];
+    }
+}
+
 INLINE float part_half(int type, PART_SPACE const uchar *p)
 {
     return st_float_of_half((ushort)part_16(type, p));
@@ -119,11 +143,12 @@ INLINE void part_less(uint *w, uint c)
 /* Sixteen bytes of two nibbles: element j in the low half of byte j, element 16 + j in the high one. */
 INLINE void part_nibbles(int type, struct part *a, PART_SPACE const uchar *p, uint at)
 {
+    uint q[4];
+    part_run(type, q, p + at, 4);
     UNROLL
     for (uint i = 0; i < 4; i++) {
-        const uint q = part_32(type, p, at + 4 * i);
-        a->w[i] = q & 0x0f0f0f0fu;
-        a->w[4 + i] = q >> 4 & 0x0f0f0f0fu;
+        a->w[i] = q[i] & 0x0f0f0f0fu;
+        a->w[4 + i] = q[i] >> 4 & 0x0f0f0f0fu;
     }
 }
 
@@ -133,9 +158,11 @@ INLINE void part_nibbles(int type, struct part *a, PART_SPACE const uchar *p, ui
 /* The same, each nibble through a table. */
 INLINE void part_lookup(int type, struct part *a, PART_SPACE const uchar *p, uint at, uint t0, uint t1, uint t2, uint t3)
 {
+    uint q[4];
+    part_run(type, q, p + at, 4);
     UNROLL
     for (uint i = 0; i < 4; i++) {
-        st_lookup_nibbles(part_32(type, p, at + 4 * i), t0, t1, t2, t3, &a->w[i], &a->w[4 + i]);
+        st_lookup_nibbles(q[i], t0, t1, t2, t3, &a->w[i], &a->w[4 + i]);
         st_sort_nibbles(&a->w[i], &a->w[4 + i]);
     }
 }
@@ -191,9 +218,7 @@ INLINE void part_open_small(int type, struct part *a, PART_SPACE const uchar *ro
     }
     a->d[0] = a->d[1] = type == T_MXFP4 ? part_e8m0(p[0]) : part_half(type, p);
     if (type == T_Q8_0) {
-        UNROLL
-        for (uint i = 0; i < 8; i++)
-            a->w[i] = part_32(type, p, 2 + 4 * i);
+        part_run(type, a->w, p + 2, 8);
     } else if (type == T_Q2_0) {
         UNROLL
         for (uint i = 0; i < 4; i++) {
@@ -248,21 +273,26 @@ INLINE void part_open_k(int type, struct part *a, PART_SPACE const uchar *p, uin
         }
     } else if (type == T_Q6_K) {
         const uint n = k / 4, g = k % 4;
+        uint high[8];
+        part_run(type, a->w, p + 64 * n + 32 * (g % 2), 8);
+        part_run(type, high, p + 128 + 32 * n, 8);
         UNROLL
         for (uint i = 0; i < 8; i++)
-            a->w[i] = (part_32(type, p + 64 * n + 32 * (g % 2), 4 * i) >> (g / 2 * 4) & 0x0f0f0f0fu) |
-                      (part_32(type, p + 128 + 32 * n, 4 * i) >> 2 * g & 0x03030303u) << 4;
+            a->w[i] = (a->w[i] >> (g / 2 * 4) & 0x0f0f0f0fu) | (high[i] >> 2 * g & 0x03030303u) << 4;
         part_less(a->w, 32);
         UNROLL
         for (uint t = 0; t < 2; t++)
             a->scale[t] = (int)(signed char)p[192 + 2 * k + t];
     } else if (type == T_Q2_K || type == T_Q3_K) {
-        PART_SPACE const uchar *q = p + 32 * (k / 4);
+        uint high[8];
+        part_run(type, a->w, p + 32 * (k / 4) + (type == T_Q2_K ? 16 : 32), 8);
+        if (type == T_Q3_K)
+            part_run(type, high, p, 8);
         UNROLL
         for (uint i = 0; i < 8; i++) {
-            a->w[i] = part_32(type, q, (type == T_Q2_K ? 16 : 32) + 4 * i) >> (k % 4 * 2) & 0x03030303u;
+            a->w[i] = a->w[i] >> (k % 4 * 2) & 0x03030303u;
             if (type == T_Q3_K)
-                a->w[i] |= (part_32(type, p, 4 * i) >> k & 0x01010101u) << 2;
+                a->w[i] |= (high[i] >> k & 0x01010101u) << 2;
         }
         if (type == T_Q2_K) {
             a->m = part_half(type, p + 82);
