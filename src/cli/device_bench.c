@@ -202,7 +202,7 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
         snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
     printf("  %-8s %-6s %-20s rows %u  tile %3u %8.2f MB %9.2f us %8.1f GB/s  %s\n", family_names[p.family],
            st_type_info(p.type)->name, shape, p.count,
-           p.family == FEW ? l.args[20].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
+           p.family == FEW ? l.args[22].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
     return STRATA_OK;
 }
 

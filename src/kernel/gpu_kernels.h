@@ -11,7 +11,7 @@
 #include "runtime/runtime.h"
 
 /* Of every kernel with the body of gpu/rows.h. */
-#define ST_ROWS_ARGS "pppcccccccciiiiiiiiiiiiiiiiiiii"
+#define ST_ROWS_ARGS "ppppccccccccciiiiiiiiiiiiiiiiiii"
 
 #define ST_GPU_KERNELS(X)                                                                                              \
     X(EMPTY, "st_empty", "copy", "", 64, 1, 1, true)                                                                   \

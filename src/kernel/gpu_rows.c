@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-enum { ROWS_LIMIT = 65535, DEFAULT_UNITS = 64, GROUPS_AT_ONCE = 6 /* on a unit: what local memory allows on an H200 */ };
+enum { ROWS_LIMIT = 65535, DEFAULT_UNITS = 64, WAVES = 6, FLOAT_TEAM = 16 };
 
 #define QUANTISED(X)                                                                                                      \
     X(Q8_0) X(Q2_0) X(IQ4_NL) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(MXFP4) X(NVFP4) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)  \
@@ -102,30 +102,25 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
     if (tile == 0)
         return st_fail(err, STRATA_E_UNSUPPORTED, "products: %u rows times %s [%u x %u] do not fit", count, info->name,
                        a->matrix[0].rows, a->n);
-    /* Smaller tiles where there would not be enough groups to keep every unit busy; more tiles than groups that run at once
-     * are shared by these. */
-    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * GROUPS_AT_ONCE, rows = 0, all = 0;
+    /* Smaller tiles where there would not be enough groups to keep every unit busy. */
+    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * WAVES, rows = 0;
     for (uint32_t i = 0; i < a->matrices; i++)
         rows += a->matrix[i].rows;
-    uint64_t wanted = rows * y / enough, share = enough > y ? enough / y : 1;
+    uint64_t wanted = rows * y / enough;
     tile = smaller(tile, wanted == 0 ? 1 : wanted > UINT32_MAX ? UINT32_MAX : (uint32_t)wanted);
-    for (uint32_t i = 0; i < a->matrices; i++)
-        all += divide_up(a->matrix[i].rows, tile);
     *out = (struct st_gpu_launch){.kernel = kernel, .grid = {0, y, 1}};
     const st_addr none = a->matrix[0].w; /* of arguments that the kernel does not read */
     union st_arg *arg = out->args;
     uint32_t finish = 0;
     for (uint32_t i = 0; i < ST_GPU_ROWS_MATRICES; i++) {
         const struct st_gpu_rows_matrix *m = i < a->matrices ? &a->matrix[i] : NULL;
-        st_addr other = i != 1 || a->join == ST_ROWS_JOIN_NONE ? none : a->join == ST_ROWS_JOIN_SWIGLU ? a->second : a->values;
-        uint64_t tiles = m ? divide_up(m->rows, tile) : 0, groups = all <= share ? tiles : (tiles * share + all - 1) / all;
+        st_addr other = i == 1 && a->join == ST_ROWS_JOIN_SWIGLU ? a->second : i == 1 && a->join == ST_ROWS_JOIN_MEAN ? a->values : none;
         arg[i].p = m ? m->y : a->matrix[0].y;
-        arg[3 + i].p = m ? m->w : other;
-        arg[22 + i].i = m ? m->rows : 0;
-        arg[25 + i].i = m ? m->ldy : 0;
-        arg[28 + i].i = (uint32_t)groups;
+        arg[4 + i].p = m ? m->w : other;
+        arg[24 + i].i = m ? m->rows : 0;
+        arg[28 + i].i = m ? m->ldy : 0;
         finish |= m ? m->finish << 8 * i : 0;
-        out->grid[0] += (uint32_t)groups;
+        out->grid[0] += m ? divide_up(m->rows, tile) : 0;
     }
     const st_addr pointers[] = {a->x, a->first ? a->first : none, a->entry ? a->entry : none, a->expert ? a->expert : none,
                                 a->scales ? a->scales : none};
@@ -134,14 +129,14 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
                                 joint(a) | a->join << 8 | (a->streams ? a->streams : 1) << 16, finish, tile,
                                 a->act == ST_ACT_F32 ? columns : columns / 32};
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
-        arg[6 + i].p = pointers[i];
+        arg[8 + i].p = pointers[i];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        arg[11 + i].i = numbers[i];
+        arg[13 + i].i = numbers[i];
     return STRATA_OK;
 }
 
 uint64_t st_gpu_rows_bytes(const union st_arg *args)
 {
-    uint64_t rows = (uint64_t)args[22].i + args[23].i + args[24].i;
-    return rows * (args[18].i & 255) * args[12].i + args[13].i * (4 * rows + args[14].i);
+    uint64_t rows = (uint64_t)args[24].i + args[25].i + args[26].i + args[27].i;
+    return rows * (args[20].i & 255) * args[14].i + args[15].i * (4 * rows + args[16].i);
 }

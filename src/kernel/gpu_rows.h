@@ -6,13 +6,13 @@
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_launch.h"
 
-enum { ST_GPU_ROWS_MATRICES = 3 };
+enum { ST_GPU_ROWS_MATRICES = 4 };
 
 struct st_gpu_rows {
     int type;
     enum st_act act; /* of the activations: the type's kind, or ST_ACT_F32 */
     /* Matrices of rows x n as in the file, which share the input; the experts' of one kind lie one after the other. Each starts
-     * at a multiple of 16, and can be read up to the next one after its end. Without a routing up to three; with one, one. */
+     * at a multiple of 16, and can be read up to the next one after its end. Without a routing up to four; with one, one. */
     struct st_gpu_rows_matrix {
         st_addr w, y; /* y: f32, ldy floats from row to row */
         uint32_t rows, ldy;

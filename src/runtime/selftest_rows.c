@@ -127,7 +127,7 @@ static const struct shape shapes[] = {{ST_ROWS_DENSE, 13, 512, 3, 2, ST_ROWS_JOI
                                       {ST_ROWS_EXPERT, 3, 768, 11, 1, ST_ROWS_JOIN_NONE},
                                       {ST_ROWS_DENSE, 2, 6144, 8, 1, ST_ROWS_JOIN_SWIGLU},
                                       {ST_ROWS_ENTRY, 20, 640, 1, 1, ST_ROWS_JOIN_NONE},
-                                      {ST_ROWS_DENSE, 4, 20992, 2, 3, ST_ROWS_JOIN_NONE},
+                                      {ST_ROWS_DENSE, 4, 20992, 2, 4, ST_ROWS_JOIN_NONE},
                                       {ST_ROWS_DENSE, 9, 320, 17, 3, ST_ROWS_JOIN_MEAN},
                                       {ST_ROWS_EXPERT, 6, 64, 40, 1, ST_ROWS_JOIN_SWIGLU},
                                       {ST_ROWS_DENSE, 300, 256, 1, 3, ST_ROWS_JOIN_NONE},

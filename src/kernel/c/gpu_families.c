@@ -183,8 +183,8 @@ struct rows_args {
 
 static struct rows_args rows_args(const union st_arg *a)
 {
-    return (struct rows_args){a, at(a[7]), at(a[8]), at(a[9]), at(a[10]), a[11].i, a[12].i, a[13].i, a[14].i, a[15].i,
-                              a[16].i, a[17].i, a[18].i & 255, a[18].i >> 8 & 255, a[18].i >> 16, a[19].i};
+    return (struct rows_args){a, at(a[9]), at(a[10]), at(a[11]), at(a[12]), a[13].i, a[14].i, a[15].i, a[16].i, a[17].i,
+                              a[18].i, a[19].i, a[20].i & 255, a[20].i >> 8 & 255, a[20].i >> 16, a[21].i};
 }
 
 /* What becomes of the products of one matrix in output row i. */
@@ -208,20 +208,20 @@ static void strip(const struct st_dot_table *dot, int type, enum st_act act, con
                   uint32_t e, uint32_t i, uint32_t from, uint32_t count)
 {
     const union st_arg *a = r->a;
-    const uint32_t rows = a[22 + matrix].i, ldy = a[25 + matrix].i, input = r->used ? (uint32_t)r->entry[i] / r->used : i;
-    const uint8_t *x = (const uint8_t *)at(a[6]) + (size_t)input * r->stride;
-    const uint8_t *w = (const uint8_t *)at(a[3 + matrix]) + ((size_t)e * rows + from) * r->row_bytes;
+    const uint32_t rows = a[24 + matrix].i, ldy = a[28 + matrix].i, input = r->used ? (uint32_t)r->entry[i] / r->used : i;
+    const uint8_t *x = (const uint8_t *)at(a[8]) + (size_t)input * r->stride;
+    const uint8_t *w = (const uint8_t *)at(a[4 + matrix]) + ((size_t)e * rows + from) * r->row_bytes;
     float *y = (float *)at(a[matrix]) + (size_t)i * ldy + from, other[STRIP], sums[STRIP] = {0};
     one_row(dot, type, act, y, w, count, x, r->n);
     for (uint32_t o = 0; r->scaled && o < count; o++)
         y[o] *= r->scales[r->scaled == 2 ? e : 0];
     if (r->join == ST_ROWS_JOIN_SWIGLU) {
-        const uint8_t *second = (const uint8_t *)at(a[4]) + ((size_t)e * rows + from) * r->row_bytes;
+        const uint8_t *second = (const uint8_t *)at(a[5]) + ((size_t)e * rows + from) * r->row_bytes;
         one_row(dot, type, act, other, second, count, x, r->n);
         for (uint32_t o = 0; o < count; o++)
             y[o] = st_siluf(y[o]) * other[o];
     } else if (r->join == ST_ROWS_JOIN_MEAN) {
-        const float *values = (const float *)at(a[4]) + (size_t)i * r->joint * rows + from;
+        const float *values = (const float *)at(a[5]) + (size_t)i * r->joint * rows + from;
         join_stream(sums, y, values, count);
         for (uint32_t c = 1; c < r->joint; c++) {
             one_row(dot, type, act, other, w + (size_t)c * rows * r->row_bytes, count, x, r->n);
@@ -238,10 +238,10 @@ static void strip(const struct st_dot_table *dot, int type, enum st_act act, con
 static void some_rows(const struct st_dot_table *dot, int type, enum st_act act, const struct rows_args *r, uint32_t e,
                       uint32_t from, uint32_t to)
 {
-    for (uint32_t matrix = 0; matrix < 3; matrix++)
+    for (uint32_t matrix = 0; matrix < 4; matrix++)
         for (uint32_t i = from; i < to; i++)
-            for (uint32_t row = 0; row < r->a[22 + matrix].i; row += STRIP)
-                strip(dot, type, act, r, matrix, e, i, row, r->a[22 + matrix].i - row < STRIP ? r->a[22 + matrix].i - row : STRIP);
+            for (uint32_t row = 0; row < r->a[24 + matrix].i; row += STRIP)
+                strip(dot, type, act, r, matrix, e, i, row, r->a[24 + matrix].i - row < STRIP ? r->a[24 + matrix].i - row : STRIP);
 }
 
 static void rows_family(const struct st_dot_table *dot, int type, enum st_act act, const uint32_t grid[3],

@@ -94,9 +94,9 @@
 #define UNPACK_ppcci(name) name(P(0), P(1), P(2), P(3), args[4].i)
 #define UNPACK_pppcii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
 #define UNPACK_rows(name)                                                                                              \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
-         args[14].i, args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i,   \
-         args[23].i, args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i)
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i,      \
+         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i,   \
+         args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
 #define UNPACK_ppcccciiii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i)
 #define UNPACK_ppccccccccciiiiiif(name)                                                                                \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \

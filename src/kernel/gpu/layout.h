@@ -65,7 +65,7 @@ typedef uint64_t st_u64;
 #define ST_ROWS_GROUP 128
 #define ST_ROWS_STAGE 544
 #define ST_ROWS_ROOM 1088
-#define ST_ROWS_INPUTS 2048
+#define ST_ROWS_INPUTS 4096
 /* FP32 activations: outputs of a group, and floats for the partial sums of one (odd). */
 #define ST_ROWS_OUTPUTS 64
 #define ST_ROWS_TEAM 17

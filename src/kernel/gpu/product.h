@@ -354,14 +354,14 @@ INLINE uint row_of(global const st_u32 *list, uint m)
 }
 
 /* What the group does between two barriers: activation rows m0 .. m0 + batch - 1 with a part of the weights. */
-struct tile_step {
+struct step {
     struct tile_part at;
     uint m0;
 };
 
 /* Step 2. a: the activations of the unit, which are there already for one row and whole tiles. */
 INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms,
-                     const struct product *p, const struct tile_step *now, global const uchar *x, uint stride,
+                     const struct product *p, const struct step *now, global const uchar *x, uint stride,
                      global const st_u32 *row, uint count, struct activations *a)
 {
     const uint item = st_item(), lanes = ITEMS / p->units, number = item % p->units, rows = tile_rows(p, &now->at);
@@ -385,7 +385,7 @@ INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, l
 
 /* Step 3. sums, gates: one float per output and activation row, kept from chunk to chunk and from gate to up. */
 INLINE void add(int type, bool whole, uint many, uint matrices, local const uint4 *terms, local float *sums,
-                local float *gates, const struct product *p, const struct tile_step *then, uint count, global float *y,
+                local float *gates, const struct product *p, const struct step *then, uint count, global float *y,
                 uint ldy, global const st_u32 *place)
 {
     const uint rows = tile_rows(p, &then->at), blocks = whole ? p->total : chunk_blocks(p, &then->at),
@@ -419,7 +419,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
     const uint end = (p->rows + p->tile - 1) / p->tile;
     struct activations a;
     struct tile_part next;
-    struct tile_step now, then;
+    struct step now, then;
     next.tile = group;
     next.matrix = next.from = 0;
     now.at = next;

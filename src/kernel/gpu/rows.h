@@ -1,15 +1,14 @@
 /* The body of the products that read weights once: rows of a weight matrix, or of the chosen experts' matrices, times up to
  * eight activation rows at a time, with the arithmetic of docs/numerics.md to the bit.
  *
- * A group of 128 work-items goes through tiles of weight rows, one after the other (tile g, g + groups, ...), and through
- * the columns of a tile in chunks. While a chunk is computed, the bytes of the next one are on their way (where copies are plain
- * loads, a chunk is copied before it is computed):
- *  1. the chunk's bytes come to local memory by 16-byte copies, neighbours copying neighbours;
+ * A group of 128 work-items has `tile` weight rows, whose columns it goes through in chunks:
+ *  1. the chunk's bytes of the rows come to local memory by 16-byte copies, neighbours copying neighbours;
  *  2. integer activations: each work-item opens parts of 32 weights (open.h) and multiplies them with every activation row;
  *     what a part adds to an output, two words, goes to local memory (`terms`). FP32 activations: sixteen work-items have an
  *     output, each its partial sum;
  *  3. one work-item for each output adds its terms in ascending order.
- * Limit: device memory; for several activation rows the integer products.
+ * Other groups on the same unit hide the barriers between the steps. Limit: device memory; for several activation rows the
+ * integer products.
  *
  * The launch: struct st_gpu_rows in kernel/gpu_rows.h. */
 #ifndef ST_ROWS_H
@@ -19,7 +18,6 @@
 #include "open.h"
 
 #define GROUP ST_ROWS_GROUP
-#define ROWS_SLOTS (1 + ST_COPIES_AHEAD) /* chunks in local memory */
 
 /* What a group is given; meanings in kernel/gpu_rows.h. */
 struct rows {
@@ -28,7 +26,7 @@ struct rows {
     global const int *first, *entry, *expert;
     global const float *scales;
     uint n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk;
-    uint begin, tiles, groups; /* of the matrix: the group's first tile, tiles, groups that share them */
+    uint row0, here;           /* first weight row of the group, and how many */
     uint joint, join, finish;  /* matrices that make one output, how (ST_ROWS_JOIN_*), what follows (ST_ROWS_FINISH_*) */
     float share;               /* 1 / streams */
 };
@@ -65,40 +63,11 @@ INLINE uint rows_input(const struct rows *a, uint i)
     return a->used ? (uint)a->entry[i] / a->used : i;
 }
 
-/* What a group computes between two barriers: a chunk of the columns of a tile. Columns count parts of 32, or single columns
- * with FP32 activations. */
-struct step {
-    uint tile, row0, here; /* here: weight rows of the tile */
-    uint from, some;       /* columns */
-    uint at, bytes;        /* of a row */
-};
-
-INLINE struct step rows_step(int type, const struct rows *a, uint tile, uint from, uint columns, uint unit)
+/* Row r of the group's matrices, one after the other: rows of w, then those of the matrix joined to it. */
+INLINE global const uchar *rows_row(const struct rows *a, const struct served *s, uint r)
 {
-    struct step s;
-    s.tile = tile;
-    s.row0 = tile * a->tile;
-    s.here = a->rows - s.row0 < a->tile ? a->rows - s.row0 : a->tile;
-    s.from = from;
-    s.some = columns - from < a->chunk ? columns - from : a->chunk;
-    const uint elems = PART_ELEMS(type);
-    s.at = from * unit / elems * PART_BYTES(type);
-    s.bytes = s.some * unit / elems * PART_BYTES(type);
-    return s;
-}
-
-/* The next chunk of the tile, or the first of the group's next tile. */
-INLINE struct step rows_next(int type, const struct rows *a, const struct step *s, uint columns, uint unit)
-{
-    const uint from = s->from + a->chunk;
-    return from < columns ? rows_step(type, a, s->tile, from, columns, unit) : rows_step(type, a, s->tile + a->groups, 0, columns, unit);
-}
-
-/* Row r of the tile's matrices, one after the other: rows of w, then those of the matrix joined to it. */
-INLINE global const uchar *rows_row(const struct rows *a, const struct served *s, const struct step *t, uint r)
-{
-    const uint matrix = a->joint == 1 ? 0 : r / t->here;
-    const ulong row = t->row0 + r - matrix * t->here;
+    const uint matrix = a->joint == 1 ? 0 : r / a->here;
+    const ulong row = a->row0 + r - matrix * a->here;
     if (a->join == ST_ROWS_JOIN_SWIGLU)
         return (matrix ? a->w1 : a->w) + s->matrix + row * a->row_bytes;
     return a->w + s->matrix + ((ulong)matrix * a->rows + row) * a->row_bytes;
@@ -110,40 +79,43 @@ INLINE uint rows_vectors(uint bytes)
     return (bytes + 15 + 15) / 16;
 }
 
-/* Step 1. The copies may be under way. */
-INLINE void rows_stage(const struct rows *a, const struct served *s, const struct step *t, local uint4 *tile)
+/* Step 1: `bytes` bytes of each row from offset `at` on. The copies may be under way. */
+INLINE void rows_stage(const struct rows *a, const struct served *s, local uint4 *tile, uint at, uint bytes)
 {
-    const uint vectors = rows_vectors(t->bytes);
-    uint r = 0, v = st_item();
+    const uint vectors = rows_vectors(bytes);
     UNROLL_COPIES
-    for (uint i = st_item(); i < t->here * a->joint * vectors; i += GROUP) {
-        while (v >= vectors) {
-            v -= vectors;
-            r++;
-        }
-        const ulong from = (ulong)(rows_row(a, s, t, r) + t->at);
+    for (uint i = st_item(); i < a->here * a->joint * vectors; i += GROUP) {
+        const uint r = i / vectors, v = i - r * vectors;
+        const ulong from = (ulong)(rows_row(a, s, r) + at);
         const ulong place = (from & ~15ul) + 16 * v;
-        if (place < from + t->bytes)
+        if (place < from + bytes)
             st_copy_issue(tile + i, (global const uint4 *)place);
-        v += GROUP;
     }
+    st_copies_commit();
 }
 
-/* Where row r of the tile begins in local memory. */
-INLINE local const uchar *rows_at(const struct rows *a, const struct served *s, const struct step *t, local const uint4 *tile,
-                                  uint r)
+/* Where row r of the tile begins in local memory: as far behind a multiple of 16 as in the matrix. Only the lowest bits of the
+ * addresses are computed. */
+INLINE local const uchar *rows_at(const struct rows *a, const struct served *s, local const uint4 *tile, uint r, uint at,
+                                  uint bytes)
 {
-    const uint slack = (uint)(ulong)(rows_row(a, s, t, r) + t->at) & 15;
-    return (local const uchar *)(tile + r * rows_vectors(t->bytes)) + slack;
+    const uint matrix = a->joint == 1 ? 0 : r / a->here;
+    uint row = a->row0 + r - matrix * a->here;
+    global const uchar *w = a->w;
+    if (a->join == ST_ROWS_JOIN_SWIGLU)
+        w = matrix ? a->w1 : w;
+    else
+        row += matrix * a->rows;
+    const uint slack = ((uint)(ulong)w + (uint)s->matrix + row * a->row_bytes + at) & 15;
+    return (local const uchar *)(tile + r * rows_vectors(bytes)) + slack;
 }
 
 /* The end: sums [joint][here][count] become outputs. */
-INLINE void rows_finish(const struct rows *a, const struct served *s, const struct step *t, local const float *sums, uint m0,
-                        uint count)
+INLINE void rows_finish(const struct rows *a, const struct served *s, local const float *sums, uint m0, uint count)
 {
-    const uint outputs = t->here * count;
+    const uint outputs = a->here * count;
     for (uint i = st_item(); i < outputs; i += GROUP) {
-        const uint r = t->row0 + i / count, m = m0 + i % count;
+        const uint r = a->row0 + i / count, m = m0 + i % count;
         float v = a->scaled ? sums[i] * s->scale : sums[i];
         if (a->join == ST_ROWS_JOIN_SWIGLU) {
             v = st_siluf(v) * sums[outputs + i];
@@ -269,107 +241,94 @@ INLINE float rows_add(int type, local const uint2 *terms, uint parts, float acc)
     return acc;
 }
 
-/* Step 2 for a chunk. x0: the first activation row. */
-INLINE void rows_multiply(int type, const struct rows *a, const struct served *s, const struct step *t, uint m0, uint count,
-                          global const uchar *x0, local const uint4 *tile, local uint2 *terms, local const uint *grid)
-{
-    const uint rows = t->here * a->joint, per = ROWS_TERMS(type, t->some);
-    const uint next_r = GROUP / t->some, next_p = GROUP - next_r * t->some;
-    uint r = st_item() / t->some, p = st_item() - r * t->some;
-    while (r < rows) {
-        struct part part;
-        rows_open(type, &part, rows_at(a, s, t, tile, r), grid, p);
-        rows_term(type, &part, x0, a->n, t->from + p, p, t->some, terms + r * count * per);
-        for (uint m = 1; m < count; m++)
-            rows_term(type, &part, a->x + (ulong)rows_input(a, m0 + m) * a->stride, a->n, t->from + p, p, t->some,
-                      terms + (r * count + m) * per);
-        r += next_r;
-        p += next_p;
-        if (p >= t->some) {
-            p -= t->some;
-            r++;
-        }
-    }
-}
-
-/* All tiles of the group for up to eight activation rows [m0, m0 + count). */
-INLINE void rows_integer(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tiles,
+/* All columns for up to eight activation rows [m0, m0 + count) of the group's tile. */
+INLINE void rows_integer(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
                          local uint2 *terms, local const uint *grid)
 {
-    const uint item = st_item(), parts = a->n / 32;
+    const uint item = st_item(), parts = a->n / 32, rows = a->here * a->joint;
     global const uchar *x0 = a->x + (ulong)rows_input(a, m0) * a->stride;
-    local float *sums = (local float *)terms;
-    struct step now = rows_step(type, a, a->begin, 0, parts, 32);
-    uint slot = 0;
     float acc = 0.0f;
-    if (ROWS_SLOTS > 1) {
-        rows_stage(a, s, &now, tiles);
-        st_copies_commit();
-    }
-    while (now.tile < a->tiles) {
-        const struct step next = rows_next(type, a, &now, parts, 32);
-        local uint4 *tile = tiles + slot * ST_ROWS_STAGE;
-        slot = ROWS_SLOTS - 1 - slot;
-        if (ROWS_SLOTS == 1)
-            rows_stage(a, s, &now, tile);
-        else if (next.tile < a->tiles)
-            rows_stage(a, s, &next, tiles + slot * ST_ROWS_STAGE);
-        st_copies_commit();
-        st_copies_wait(ROWS_SLOTS - 1);
+    for (uint from = 0; from < parts; from += a->chunk) {
+        const uint some = parts - from < a->chunk ? parts - from : a->chunk, per = ROWS_TERMS(type, some);
+        const uint at = from / (PART_ELEMS(type) / 32) * PART_BYTES(type);
+        const uint bytes = (some + PART_ELEMS(type) / 32 - 1) / (PART_ELEMS(type) / 32) * PART_BYTES(type);
+        rows_stage(a, s, tile, at, bytes);
+        st_copies_wait(0);
         st_barrier();
-        rows_multiply(type, a, s, &now, m0, count, x0, tile, terms, grid);
-        st_barrier();
-        const uint outputs = now.here * a->joint * count;
-        if (item < outputs)
-            acc = rows_add(type, terms + item * ROWS_TERMS(type, now.some), now.some, now.from == 0 ? 0.0f : acc);
-        if (next.tile != now.tile) {
-            st_barrier();
-            if (item < outputs)
-                sums[item] = acc;
-            st_barrier();
-            rows_finish(a, s, &now, sums, m0, count);
+        const uint next_r = GROUP / some, next_p = GROUP - next_r * some;
+        uint r = item / some, p = item - r * some;
+        while (r < rows) {
+            struct part part;
+            rows_open(type, &part, rows_at(a, s, tile, r, at, bytes), grid, p);
+            rows_term(type, &part, x0, a->n, from + p, p, some, terms + r * count * per);
+            for (uint m = 1; m < count; m++)
+                rows_term(type, &part, a->x + (ulong)rows_input(a, m0 + m) * a->stride, a->n, from + p, p, some,
+                          terms + (r * count + m) * per);
+            r += next_r;
+            p += next_p;
+            if (p >= some) {
+                p -= some;
+                r++;
+            }
         }
-        now = next;
+        st_barrier();
+        if (item < rows * count)
+            acc = rows_add(type, terms + item * per, some, acc);
     }
+    st_barrier();
+    local float *sums = (local float *)terms;
+    if (item < rows * count)
+        sums[item] = acc;
+    st_barrier();
+    rows_finish(a, s, sums, m0, count);
 }
 
 #define ROWS_ARGUMENTS                                                                                                    \
-    global float *restrict y0, global float *restrict y1, global float *restrict y2, global const uchar *restrict w0,     \
-        global const uchar *restrict w1, global const uchar *restrict w2, global const uchar *restrict x,                 \
-        global const int *restrict first, global const int *restrict entry, global const int *restrict expert,            \
-        global const float *restrict scales, uint n, uint row_bytes, uint total, uint stride, uint used, uint mode,       \
-        uint scaled, uint joined, uint finish, uint tile, uint chunk, uint rows0, uint rows1, uint rows2, uint ldy0,      \
-        uint ldy1, uint ldy2, uint groups0, uint groups1, uint groups2
+    global float *restrict y0, global float *restrict y1, global float *restrict y2, global float *restrict y3,           \
+        global const uchar *restrict w0, global const uchar *restrict w1, global const uchar *restrict w2,                \
+        global const uchar *restrict w3, global const uchar *restrict x, global const int *restrict first,                \
+        global const int *restrict entry, global const int *restrict expert, global const float *restrict scales, uint n, \
+        uint row_bytes, uint total, uint stride, uint used, uint mode, uint scaled, uint joined, uint finish, uint tile,  \
+        uint chunk, uint rows0, uint rows1, uint rows2, uint rows3, uint ldy0, uint ldy1, uint ldy2, uint ldy3
 
-/* The group's matrix: each has so many groups, one after the other. */
+/* Which matrix the group has, and which of its rows. */
 #define ROWS_VALUES(a)                                                                                                    \
     struct rows a = {y0, w0, w1, x, first, entry, expert, scales, n, rows0, row_bytes, total, stride, ldy0, used, mode,   \
-                     scaled, tile, chunk, st_group(), 0, groups0, joined & 255, joined >> 8 & 255, finish & 255,          \
-                     1.0f / (float)(joined >> 16)};                                                                       \
-    if (a.begin >= groups0) {                                                                                             \
-        a.begin -= groups0;                                                                                               \
+                     scaled, tile, chunk, 0, 0, joined & 255, joined >> 8 & 255, finish & 255, 1.0f / (float)(joined >> 16)}; \
+    uint group = st_group();                                                                                              \
+    if (group >= ROWS_TILES(rows0, tile)) {                                                                               \
+        group -= ROWS_TILES(rows0, tile);                                                                                 \
         a.y = y1;                                                                                                         \
         a.w = w1;                                                                                                         \
         a.rows = rows1;                                                                                                   \
         a.ldy = ldy1;                                                                                                     \
-        a.groups = groups1;                                                                                               \
         a.finish = finish >> 8 & 255;                                                                                     \
-        if (a.begin >= groups1) {                                                                                         \
-            a.begin -= groups1;                                                                                           \
+        if (group >= ROWS_TILES(rows1, tile)) {                                                                           \
+            group -= ROWS_TILES(rows1, tile);                                                                             \
             a.y = y2;                                                                                                     \
             a.w = w2;                                                                                                     \
             a.rows = rows2;                                                                                               \
             a.ldy = ldy2;                                                                                                 \
-            a.groups = groups2;                                                                                           \
             a.finish = finish >> 16 & 255;                                                                                \
+            if (group >= ROWS_TILES(rows2, tile)) {                                                                       \
+                group -= ROWS_TILES(rows2, tile);                                                                         \
+                a.y = y3;                                                                                                 \
+                a.w = w3;                                                                                                 \
+                a.rows = rows3;                                                                                           \
+                a.ldy = ldy3;                                                                                             \
+                a.finish = finish >> 24;                                                                                  \
+            }                                                                                                             \
         }                                                                                                                 \
     }                                                                                                                     \
-    a.tiles = (a.rows + tile - 1) / tile
+    a.row0 = group * tile;                                                                                                \
+    a.here = a.rows - a.row0 < tile ? a.rows - a.row0 : tile
+
+#define ROWS_TILES(rows, tile) (((rows) + (tile)-1) / (tile))
 
 #define ROWS_INTEGER(name, type)                                                                                          \
     KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
     {                                                                                                                     \
-        LOCAL_ARRAY(uint4, weights, ROWS_SLOTS *ST_ROWS_STAGE);                                                                       \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
         LOCAL_ARRAY(uint2, terms, ST_ROWS_ROOM);                                                                          \
         LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
         ROWS_VALUES(a);                                                                                                   \
@@ -431,20 +390,21 @@ INLINE float rows_sum(int type, local const uchar *row, local const float *x, lo
     return sum;
 }
 
-/* The columns' activations of the chunk to local memory, [count][some] floats. The copies may be under way. */
-INLINE void rows_stage_inputs(const struct rows *a, const struct step *t, local float *x, uint m0, uint count)
+/* The columns' activations of the chunk to local memory, [count][some] floats. */
+INLINE void rows_stage_inputs(const struct rows *a, local float *x, uint m0, uint count, uint from, uint some)
 {
     if (a->n % 4 == 0) { /* rows start at multiples of 16 bytes */
-        const uint vectors = t->some / 4;
+        const uint vectors = some / 4;
         for (uint i = st_item(); i < count * vectors; i += GROUP) {
             const uint m = count == 1 ? 0 : i / vectors;
-            global const uint4 *row = (global const uint4 *)(a->x + (ulong)rows_input(a, m0 + m) * a->stride + 4 * t->from);
+            global const uint4 *row = (global const uint4 *)(a->x + (ulong)rows_input(a, m0 + m) * a->stride + 4 * from);
             st_copy_issue((local uint4 *)x + i, row + (i - m * vectors));
         }
+        st_copies_commit();
         return;
     }
-    for (uint i = st_item(); i < count * t->some; i += GROUP)
-        x[i] = ((global const float *)(a->x + (ulong)rows_input(a, m0 + i / t->some) * a->stride))[t->from + i % t->some];
+    for (uint i = st_item(); i < count * some; i += GROUP)
+        x[i] = ((global const float *)(a->x + (ulong)rows_input(a, m0 + i / some) * a->stride))[from + i % some];
 }
 
 /* The canonical tree over sixteen partial sums. */
@@ -461,56 +421,39 @@ INLINE float rows_tree(local const float *v)
 }
 
 /* As rows_integer; chunk counts columns, a multiple of the block and of 16. */
-INLINE void rows_float(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tiles,
-                       local float *inputs, local float *sums, local const uint *grid)
+INLINE void rows_float(int type, const struct rows *a, const struct served *s, uint m0, uint count, local uint4 *tile,
+                       local float *x, local float *sums, local const uint *grid)
 {
-    const uint item = st_item(), team = item / 16, j = item % 16;
-    struct step now = rows_step(type, a, a->begin, 0, a->n, 1);
-    uint slot = 0;
-    if (ROWS_SLOTS > 1) {
-        rows_stage(a, s, &now, tiles);
-        rows_stage_inputs(a, &now, inputs, m0, count);
-        st_copies_commit();
-    }
-    while (now.tile < a->tiles) {
-        const struct step next = rows_next(type, a, &now, a->n, 1);
-        const uint outputs = now.here * a->joint * count, other = ROWS_SLOTS - 1 - slot;
-        local uint4 *tile = tiles + slot * ST_ROWS_STAGE;
-        local float *x = inputs + slot * ST_ROWS_INPUTS;
-        if (ROWS_SLOTS == 1 || next.tile < a->tiles) {
-            const struct step *wanted = ROWS_SLOTS == 1 ? &now : &next;
-            rows_stage(a, s, wanted, tiles + other * ST_ROWS_STAGE);
-            rows_stage_inputs(a, wanted, inputs + other * ST_ROWS_INPUTS, m0, count);
-        }
-        st_copies_commit();
-        st_copies_wait(ROWS_SLOTS - 1);
+    const uint item = st_item(), team = item / 16, j = item % 16, outputs = a->here * a->joint * count;
+    for (uint from = 0; from < a->n; from += a->chunk) {
+        const uint some = a->n - from < a->chunk ? a->n - from : a->chunk;
+        const uint at = from / PART_ELEMS(type) * PART_BYTES(type), bytes = some / PART_ELEMS(type) * PART_BYTES(type);
+        rows_stage(a, s, tile, at, bytes);
+        rows_stage_inputs(a, x, m0, count, from, some);
+        st_copies_wait(0);
         st_barrier();
         for (uint o = team; o < outputs; o += GROUP / 16) {
             local float *sum = sums + o * ST_ROWS_TEAM + j;
-            *sum = rows_sum(type, rows_at(a, s, &now, tile, o / count), x + o % count * now.some, grid, now.some, j,
-                            now.from == 0 ? 0.0f : *sum);
+            *sum = rows_sum(type, rows_at(a, s, tile, o / count, at, bytes), x + o % count * some, grid, some, j,
+                            from == 0 ? 0.0f : *sum);
         }
         st_barrier();
-        if (next.tile != now.tile) {
-            float total = 0.0f;
-            if (item < outputs)
-                total = rows_tree(sums + item * ST_ROWS_TEAM);
-            st_barrier();
-            if (item < outputs)
-                sums[item] = total;
-            st_barrier();
-            rows_finish(a, s, &now, sums, m0, count);
-        }
-        slot = other;
-        now = next;
     }
+    float total = 0.0f;
+    if (item < outputs)
+        total = rows_tree(sums + item * ST_ROWS_TEAM);
+    st_barrier();
+    if (item < outputs)
+        sums[item] = total;
+    st_barrier();
+    rows_finish(a, s, sums, m0, count);
 }
 
 #define ROWS_FLOAT(name, type)                                                                                            \
     KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
     {                                                                                                                     \
-        LOCAL_ARRAY(uint4, weights, ROWS_SLOTS *ST_ROWS_STAGE);                                                                       \
-        LOCAL_ARRAY(uint4, inputs, ROWS_SLOTS *ST_ROWS_INPUTS / 4);                                                                  \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
+        LOCAL_ARRAY(uint4, inputs, ST_ROWS_INPUTS / 4);                                                                   \
         LOCAL_ARRAY(float, sums, ST_ROWS_OUTPUTS *ST_ROWS_TEAM);                                                          \
         LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
         ROWS_VALUES(a);                                                                                                   \
