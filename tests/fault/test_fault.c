@@ -9,7 +9,7 @@
 
 static struct strata_model *model;
 
-enum { PROMPT = 29, ANSWER = 3 };
+enum { PROMPT = SMALL ? 13 : 29, ANSWER = 3 };
 
 static int32_t prompt[PROMPT];
 
@@ -19,7 +19,7 @@ static struct strata_engine_options options_for(const char *devices, const char 
                                           .layer_split = split,
                                           .threads = 1,
                                           .context = 128,
-                                          .prefill = 12,
+                                          .prefill = SMALL ? 5 : 12,
                                           .sessions = 2,
                                           .kv = STRATA_KV_F32,
                                           .fp32 = true};
@@ -342,19 +342,20 @@ static void a_session_file_goes_on_in_the_stages_that_were_opened_again(void **s
     struct strata_engine *e;
     struct strata_session *s;
     struct strata_error err;
+    enum { HELD = SMALL ? 8 : 20, MORE = SMALL ? 5 : 9 };
     char faulty[160], path[] = "/tmp/strata-fault-XXXXXX";
     close(mkstemp(path));
     float before[TINY_VOCABULARY], after[TINY_VOCABULARY];
     faulty_pair(faulty, "late", launches_until_answer * 3 / 2);
     open_on(PAIR, "3,2", faulty, "", &e, &s);
-    assert_ok(strata_session_eval(s, prompt, 20, false, NULL, &err), &err);
+    assert_ok(strata_session_eval(s, prompt, HELD, false, NULL, &err), &err);
     assert_ok(strata_session_save(s, path, &err), &err);
-    assert_ok(strata_session_eval(s, prompt + 20, 9, false, before, &err), &err);
+    assert_ok(strata_session_eval(s, prompt + HELD, MORE, false, before, &err), &err);
     strata_session_reset(s);
     assert_int_equal(ask(s).result, STRATA_E_DEVICE);
     assert_ok(strata_session_restore(s, path, &err), &err);
-    assert_int_equal(strata_session_tokens(s, NULL), 20);
-    assert_ok(strata_session_eval(s, prompt + 20, 9, false, after, &err), &err);
+    assert_int_equal(strata_session_tokens(s, NULL), HELD);
+    assert_ok(strata_session_eval(s, prompt + HELD, MORE, false, after, &err), &err);
     assert_memory_equal(before, after, sizeof before);
     unlink(path);
     close_on(e, s);

@@ -8,18 +8,6 @@
 #include "format/safetensors.h"
 #include "makers.h"
 
-/* Under the thread sanitizer a work-item costs a hundred times as much, and prompts are shorter. */
-#if defined(__SANITIZE_THREAD__)
-#define SMALL 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SMALL 1
-#endif
-#endif
-#ifndef SMALL
-#define SMALL 0
-#endif
-
 enum { CHUNK = SMALL ? 9 : 64, LONG = SMALL ? 60 : 1000 };
 
 static const float tolerance = 2e-4f;
