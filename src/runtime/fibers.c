@@ -1,4 +1,5 @@
-/* Owns the fibers: stacks, the switch, the order in which work-items run, and what sanitizers must know about it. */
+/* Owns the fibers: stacks, the switch, the order in which work-items run, and what the address sanitizer must know about it. The
+ * thread sanitizer sees nothing of them (kernel/meson.build). */
 #include "runtime/fibers.h"
 
 #include <pthread.h>
@@ -13,20 +14,9 @@
 #define ST_ASAN 1
 #endif
 #endif
-#if defined(__SANITIZE_THREAD__)
-#define ST_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ST_TSAN 1
-#endif
-#endif
-
 #ifdef ST_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef ST_TSAN
-#include <sanitizer/tsan_interface.h>
 #endif
 
 enum {
@@ -43,9 +33,6 @@ struct fiber {
 #ifdef ST_ASAN
     void *fake;
 #endif
-#ifdef ST_TSAN
-    void *tsan;
-#endif
 };
 
 struct st_fibers {
@@ -61,9 +48,6 @@ struct st_fibers {
     size_t home_size;
 #ifdef ST_ASAN
     void *home_fake;
-#endif
-#ifdef ST_TSAN
-    void *home_tsan;
 #endif
 };
 
@@ -155,9 +139,6 @@ static void leave(struct st_fibers *f, struct fiber *fiber)
 #ifdef ST_ASAN
     __sanitizer_start_switch_fiber(&fiber->fake, f->home_stack, f->home_size);
 #endif
-#ifdef ST_TSAN
-    __tsan_switch_to_fiber(f->home_tsan, 0);
-#endif
     st_fiber_switch(&fiber->sp, f->home);
 #ifdef ST_ASAN
     __sanitizer_finish_switch_fiber(fiber->fake, &f->home_stack, &f->home_size);
@@ -171,9 +152,6 @@ static void enter(struct st_fibers *f, struct fiber *fiber)
     fiber->item.state = ST_ITEM_RUNS;
 #ifdef ST_ASAN
     __sanitizer_start_switch_fiber(&f->home_fake, fiber->stack, STACK);
-#endif
-#ifdef ST_TSAN
-    __tsan_switch_to_fiber(fiber->tsan, 0);
 #endif
     st_fiber_switch(&f->home, fiber->sp);
 #ifdef ST_ASAN
@@ -251,11 +229,6 @@ void st_fibers_free(struct st_fibers *f)
 {
     if (!f)
         return;
-#ifdef ST_TSAN
-    for (int i = 0; i < ST_FIBERS_MAX; i++)
-        if (f->fiber[i].tsan)
-            __tsan_destroy_fiber(f->fiber[i].tsan);
-#endif
     if (f->stacks) {
 #ifdef ST_ASAN
         ASAN_UNPOISON_MEMORY_REGION(f->stacks, (size_t)(STACK + GUARD) * ST_FIBERS_MAX);
@@ -322,11 +295,6 @@ static void renew(struct st_fibers *f, uint32_t index)
     ASAN_UNPOISON_MEMORY_REGION(fiber->stack, STACK);
 #endif
     fiber->sp = first_stack(fiber->stack + STACK, live);
-#ifdef ST_TSAN
-    if (fiber->tsan)
-        __tsan_destroy_fiber(fiber->tsan);
-    fiber->tsan = __tsan_create_fiber(0);
-#endif
 }
 
 enum strata_result st_fibers_run(struct st_fibers *f, const struct st_host_kernel *kernel, uint32_t items,
@@ -338,9 +306,6 @@ enum strata_result st_fibers_run(struct st_fibers *f, const struct st_host_kerne
     f->kernel = kernel;
     f->args = args;
     f->local_wanted = 0;
-#ifdef ST_TSAN
-    f->home_tsan = __tsan_get_current_fiber();
-#endif
     enum strata_result r = STRATA_OK;
     for (uint32_t i = 0; i < items; i++)
         if (!f->fiber[i].sp)
