@@ -17,8 +17,8 @@
 
 /* KERNEL(work-items in a group) name(arguments) */
 #define KERNEL(group) kernel __attribute__((reqd_work_group_size(group, 1, 1))) void
-/* Local memory of a kernel, at its outermost scope. */
-#define LOCAL_ARRAY(type, name, count) local type name[count]
+/* Local memory of a kernel, at its outermost scope; it may be read as vectors of 16 bytes. */
+#define LOCAL_ARRAY(type, name, count) local type name[count] __attribute__((aligned(16)))
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 #define UNROLL_TERMS _Pragma("unroll 8")
