@@ -259,29 +259,6 @@ INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_s
         UNROLL
         for (uint j = 0; j < GEMM_B(mode); j++)
             b[j] = st_tile_load_b(w + j * 16 * GEMM_STRIDE + k * 32, GEMM_STRIDE);
-#if ST_LANES > 1 /* the scales of the wave's weights, once for all of its activations */
-        uint kept[2 * GEMM_B_MOST * ST_TILE_VALUES], added[GEMM_B_MOST * ST_TILE_VALUES];
-        UNROLL
-        for (uint j = 0; j < GEMM_B(mode); j++)
-            UNROLL
-            for (uint v = 0; v < ST_TILE_VALUES; v++) {
-                const uint c = wb + j * 16 + st_tile_column(v);
-                UNROLL
-                for (uint h = 0; h < (PART_HALVES(type) ? 2u : 1u); h++)
-                    kept[(2 * j + h) * ST_TILE_VALUES + v] =
-                        ((local const uint *)(memory + scales))[(k * (PART_HALVES(type) ? 2u : 1u) + h) * GEMM_OUT + c];
-                if (PART_OFFSET(type))
-                    added[j * ST_TILE_VALUES + v] = ((local const uint *)(memory + scales))[(2 + k) * GEMM_OUT + c];
-            }
-#define GEMM_SCALE(j, h, v) kept[(2 * (j) + (h)) * ST_TILE_VALUES + (v)]
-#define GEMM_ADDED(j, v) added[(j) * ST_TILE_VALUES + (v)]
-#else
-#define GEMM_SCALE(j, h, v)                                                                                               \
-    ((local const uint *)(memory + scales))[(k * (PART_HALVES(type) ? 2u : 1u) + (h)) * GEMM_OUT + wb + (j) * 16 +        \
-                                            st_tile_column(v)]
-#define GEMM_ADDED(j, v)                                                                                                  \
-    ((local const uint *)(memory + scales))[(2 + k) * GEMM_OUT + wb + (j) * 16 + st_tile_column(v)]
-#endif
         UNROLL
         for (uint i = 0; i < GEMM_A(mode); i++) {
             const uint row = (i * GEMM_PARTS(mode) + wa) * 16;
@@ -293,21 +270,21 @@ INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_s
                 const uint first = (i * GEMM_B(mode) + j) * ST_TILE_VALUES;
                 UNROLL
                 for (uint h = 0; h < (PART_HALVES(type) ? 2u : 1u); h++) {
+                    const uint at = (k * (PART_HALVES(type) ? 2u : 1u) + h) * GEMM_OUT + wb + j * 16;
                     struct st_tile d;
                     st_tile_product(&d, &a, &b[j], PART_LARGE(type) ? 0 : GEMM_MAGIC, PART_HALVES(type) ? (int)h : 2);
                     GEMM_UNROLL
                     for (uint v = 0; v < ST_TILE_VALUES; v++) {
-                        const uint r = row + st_tile_row(v);
+                        const uint r = row + st_tile_row(v), c = st_tile_column(v);
                         if (PART_LARGE(type)) {
-                            s->block[first + v] += (int)GEMM_SCALE(j, h, v) * d.v[v];
+                            s->block[first + v] += GEMM_INTS(scales)[at + c] * d.v[v];
                         } else {
                             const float sum = st_float_of(d.v[v]) - 12582912.0f;
-                            s->acc[first + v] =
-                                st_fma(st_float_of(GEMM_SCALE(j, h, v)) * GEMM_FLOATS(xscales)[k * GEMM_ROWS(mode) + r], sum,
-                                       s->acc[first + v]);
+                            s->acc[first + v] = st_fma(
+                                GEMM_FLOATS(scales)[at + c] * GEMM_FLOATS(xscales)[k * GEMM_ROWS(mode) + r], sum, s->acc[first + v]);
                             if (PART_OFFSET(type))
                                 s->acc[first + v] =
-                                    st_fma(st_float_of(GEMM_ADDED(j, v)),
+                                    st_fma(GEMM_FLOATS(scales)[(2 + k) * GEMM_OUT + wb + j * 16 + c],
                                            GEMM_FLOATS(xscales)[(2 + k) * GEMM_ROWS(mode) + r], s->acc[first + v]);
                         }
                     }
