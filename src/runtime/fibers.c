@@ -22,7 +22,7 @@
 enum {
     STACK = 256 * 1024, /* sanitized code needs several times what plain code does */
     GUARD = 64 * 1024,  /* at least a page of any size */
-    LOCAL = 128 * 1024,
+    LOCAL = 64 * 1024,
     LOCAL_GAP = 64, /* between arrays of local memory; a sanitizer reports accesses there */
 };
 

@@ -1,5 +1,5 @@
 /* Every image of this build, read back: it holds what the kernel table promises, in the form that the loader and the
- * hardware need. Local memory: 64 KiB is what every supported card gives to one group, 99 KiB what those of sm_80 and newer do. */
+ * hardware need. Local memory: 64 KiB is what every supported card gives to one group. */
 #include "test.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "kernel/gpu_kernels.h"
 #include "runtime/images.h"
 
-enum { LOCAL_LIMIT = 64 << 10, LOCAL_LIMIT_SM_80 = 99 << 10 };
+enum { LOCAL_LIMIT = 65536 };
 
 static void check_kernel(const struct st_image *image, const struct st_kernel_desc *desc,
                          const struct st_image_kernel *k)
@@ -17,8 +17,7 @@ static void check_kernel(const struct st_image *image, const struct st_kernel_de
         fail_msg("%s for %s: %s: the group size is not the table's", image->module, image->arch, desc->name);
     if (k->lanes != (int32_t)st_arch_lanes(image->arch))
         fail_msg("%s for %s: %s: waves of %d", image->module, image->arch, desc->name, k->lanes);
-    bool newer = strncmp(image->arch, "sm_", 3) == 0 && strcmp(image->arch, "sm_75") != 0;
-    if (k->local > (newer ? LOCAL_LIMIT_SM_80 : LOCAL_LIMIT))
+    if (k->local > LOCAL_LIMIT)
         fail_msg("%s for %s: %s: %d bytes of local memory", image->module, image->arch, desc->name, k->local);
     if (desc->hot && (k->spills > 0 || k->scratch > 0))
         fail_msg("%s for %s: %s: %d spills, %d bytes of scratch", image->module, image->arch, desc->name, k->spills,

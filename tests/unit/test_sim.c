@@ -372,8 +372,8 @@ static void some_at_a_barrier(const union st_arg *args)
 static void too_much_local_memory(const union st_arg *args)
 {
     (void)args;
-    st_fiber_local(st_item_now, 70000);
-    st_fiber_local(st_item_now, 70000);
+    st_fiber_local(st_item_now, 40000);
+    st_fiber_local(st_item_now, 40000);
 }
 
 static void counts(const union st_arg *args)
@@ -406,7 +406,7 @@ static void work_items_that_do_not_meet_are_an_error_and_the_fibers_go_on(void *
     assert_string_equal(err.text, "kernel items: 63 of 64 work-items wait at a barrier, the others ended");
     assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"local", too_much_local_memory}, 32, one, NULL, &err),
                      STRATA_E_DEVICE);
-    assert_says(err.text, "of local memory, 131072 are there");
+    assert_says(err.text, "of local memory, 65536 are there");
     assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"deep", counts}, 32, deep, args, &err), STRATA_E_DEVICE);
     assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"wide", counts}, 257, one, args, &err), STRATA_E_DEVICE);
     assert_ok(st_fibers_run(f, &(struct st_host_kernel){"counts", counts}, 256, many, args, &err), &err);

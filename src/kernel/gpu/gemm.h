@@ -4,8 +4,8 @@
  *
  * A group of 256 work-items computes a tile of outputs: GEMM_OUT weight rows times GEMM_ROWS(mode) activation rows, going
  * through the columns in steps of GEMM_STEP:
- *  1. the bytes of weights and of activations come by 16-byte copies; every work-item opens one part (32 weights, open.h) of
- *     one weight row into signed bytes in local memory, with its scales;
+ *  1. every work-item opens one part (32 weights, open.h) of one weight row into signed bytes in local memory, with its
+ *     scales; activation bytes come by 16-byte copies;
  *  2. every wave multiplies its share of the tile, 16 x 16 outputs at a time (st_tile_product), and adds the exact sums with
  *     their scales: types of 32 and 64 elements to the float accumulators, types of 256 to integers that are added to the
  *     accumulators at the end of each block.
@@ -18,12 +18,7 @@
 #ifndef ST_GEMM_H
 #define ST_GEMM_H
 
-#include "dialect.h"
-
-/* Whether the bytes of weights come to local memory by 16-byte copies before they are opened: neighbours that open read rows
- * far from each other, and a unit's cache serves few lines at a time. */
-#define GEMM_STAGED (ST_LANES > 1)
-#if ST_LANES == 1
+#ifndef ST_HOST
 #define PART_SPACE global
 #endif
 #include "layout.h"
@@ -83,22 +78,12 @@
 #define GEMM_AT_MINS(type, mode) (GEMM_AT_XD(type, mode) + (PART_LARGE(type) ? GEMM_ROWS(mode) * 4 : 0))
 #define GEMM_AT_SUMS(type, mode) (GEMM_AT_MINS(type, mode) + (PART_MIN(type) ? GEMM_OUT * GEMM_MIN_STRIDE : 0))
 #define GEMM_AT_GRID(type, mode) (GEMM_AT_SUMS(type, mode) + (PART_MIN(type) ? GEMM_ROWS(mode) * GEMM_MIN_STRIDE : 0))
-/* Bytes of weights as in the file: of a step, or of a block of 256, for each row an odd number of vectors that the bytes
- * can touch (eight neighbouring rows are then in different banks). */
-#define GEMM_RAW_BYTES(type) (PART_LARGE(type) ? PART_BYTES(type) : GEMM_STEP / PART_ELEMS(type) * PART_BYTES(type))
-#define GEMM_RAW_VECTORS(type) (((GEMM_RAW_BYTES(type) + 30) / 16) | 1)
-#define GEMM_RAW_SLOTS(type) (PART_LARGE(type) ? 1 : GEMM_SLOTS)
-#define GEMM_AT_RAW(type, mode) (GEMM_AT_GRID(type, mode) + (PART_GRID(type) ? GRID_WORDS(type) * 4 : 0))
-#define GEMM_BYTES(type, mode)                                                                                            \
-    (GEMM_AT_RAW(type, mode) +                                                                                            \
-     (GEMM_STAGED ? GEMM_RAW_SLOTS(type) * GEMM_OUT * GEMM_RAW_VECTORS(type) * 16 : 0))
+#define GEMM_BYTES(type, mode) (GEMM_AT_GRID(type, mode) + (PART_GRID(type) ? GRID_WORDS(type) * 4 : 0))
 #define GEMM_FLOATS(at) ((local float *)(memory + (at)))
 #define GEMM_INTS(at) ((local int *)(memory + (at)))
 
 /* Where a work-item takes its share of a step from. */
 struct gemm_source {
-    global const uchar *w, *up;  /* the first row of the tile in each matrix */
-    uint row_bytes, left;        /* rows that there are; the last one stands for those past it */
     global const uchar *weights; /* the row that it opens a part of */
     global const uchar *x[2];    /* the rows of which it copies a vector */
     global const uchar *scales;  /* the row whose scales and sums it brings */
@@ -109,46 +94,6 @@ struct gemm_sums {
     float acc[GEMM_TILES_MOST * ST_TILE_VALUES];
     int block[GEMM_TILES_MOST * ST_TILE_VALUES]; /* of blocks of 256 */
 };
-
-/* Row r of the tile. */
-INLINE global const uchar *gemm_row(int mode, const struct gemm_source *from, uint r)
-{
-    const uint o = mode == GEMM_PAIR ? r / 32 * 16 + r % 16 : r;
-    return (mode == GEMM_PAIR && r / 16 % 2 ? from->up : from->w) + (ulong)(o < from->left ? o : from->left - 1) * from->row_bytes;
-}
-
-/* Where in a row the bytes begin that a step needs. */
-INLINE uint gemm_raw_at(int type, uint step)
-{
-    return PART_LARGE(type) ? step / 4 * PART_BYTES(type) : step * GEMM_RAW_BYTES(type);
-}
-
-/* Step 1, bytes of weights of the step, or of its block. */
-INLINE void gemm_stage(int type, int mode, local uchar *memory, const struct gemm_source *from, uint step)
-{
-    const uint at = gemm_raw_at(type, step), slot = step % GEMM_RAW_SLOTS(type), vectors = GEMM_RAW_VECTORS(type);
-    const uint bytes = from->row_bytes - at < GEMM_RAW_BYTES(type) ? from->row_bytes - at : GEMM_RAW_BYTES(type);
-    local uint4 *to = (local uint4 *)(memory + GEMM_AT_RAW(type, mode)) + slot * GEMM_OUT * vectors;
-    UNROLL_COPIES
-    for (uint i = st_item(); i < GEMM_OUT * vectors; i += GEMM_GROUP) {
-        const ulong first = (ulong)(gemm_row(mode, from, i / vectors) + at), place = (first & ~15ul) + 16 * (i % vectors);
-        if (place < first + bytes)
-            st_copy_issue_near(to + i, (global const uint4 *)place);
-    }
-}
-
-/* The start of those bytes of a row. */
-INLINE PART_SPACE const uchar *gemm_raw(int type, int mode, local uchar *memory, const struct gemm_source *from, uint step,
-                                        uint row)
-{
-    const uint at = gemm_raw_at(type, step);
-#if ST_LANES == 1
-    return from->weights + at;
-#else
-    const uint slot = step % GEMM_RAW_SLOTS(type), slack = (uint)(ulong)(from->weights + at) & 15;
-    return memory + GEMM_AT_RAW(type, mode) + (slot * GEMM_OUT + row) * GEMM_RAW_VECTORS(type) * 16 + slack;
-#endif
-}
 
 /* Step 1, activations. */
 INLINE void gemm_copy(int type, int mode, local uchar *memory, const struct gemm_source *from, uint n, uint step, uint slot)
@@ -164,14 +109,14 @@ INLINE void gemm_copy(int type, int mode, local uchar *memory, const struct gemm
                            (global const uint4 *)(from->scales + ST_Q8K_PAIRS(n) + step / 4 * 32 + item % 2 * 16));
 }
 
-/* The eight minima of half h of the block, as bytes. */
-INLINE uint2 gemm_minima(int type, PART_SPACE const uchar *block, local const uint *grid, uint h)
+/* The eight minima of half h of the block that part `number` belongs to, as bytes. */
+INLINE uint2 gemm_minima(int type, global const uchar *row, local const uint *grid, uint number, uint h)
 {
     uint2 v;
     UNROLL
     for (uint k = 0; k < 4; k++) {
         struct part b;
-        part_open(type, &b, block, grid, 4 * h + k);
+        part_open(type, &b, row, grid, number / 8 * 8 + 4 * h + k);
         const uint two = (uint)b.min[0] | (uint)b.min[1] << 8;
         if (k == 0)
             v.x = two;
@@ -193,8 +138,7 @@ INLINE void gemm_open(int type, int mode, local uchar *memory, const struct gemm
     if (number >= n / 32)
         return;
     struct part a;
-    PART_SPACE const uchar *raw = gemm_raw(type, mode, memory, from, step, row);
-    part_open(type, &a, raw, grid, PART_LARGE(type) ? number % 8 : side);
+    part_open(type, &a, from->weights, grid, number);
     local uint4 *to = (local uint4 *)(memory + slot * GEMM_W_BYTES + row * GEMM_STRIDE + side * 32);
     const uint4 low = {a.w[0], a.w[1], a.w[2], a.w[3]}, high = {a.w[4], a.w[5], a.w[6], a.w[7]};
     to[0] = low;
@@ -231,7 +175,7 @@ INLINE void gemm_open(int type, int mode, local uchar *memory, const struct gemm
     }
     if (PART_MIN(type)) {
         local uint2 *mins = (local uint2 *)(memory + GEMM_AT_MINS(type, mode) + row * GEMM_MIN_STRIDE) + side;
-        mins[0] = mins[2] = gemm_minima(type, raw, grid, side);
+        mins[0] = mins[2] = gemm_minima(type, from->weights, grid, number, side);
     }
 }
 
@@ -345,45 +289,25 @@ INLINE void gemm_run(int type, int mode, local uchar *memory, struct gemm_sums *
             const uint parts = n / 32 - 2 * step < 2 ? 1 : 2;
             st_barrier();
             gemm_copy(type, mode, memory, from, n, step, 0);
-            if (GEMM_STAGED && (!PART_LARGE(type) || step % 4 == 0)) {
-                gemm_stage(type, mode, memory, from, step);
-                st_barrier();
-            }
             gemm_open(type, mode, memory, from, n, step, 0);
             st_barrier();
             gemm_multiply(type, mode, memory, s, step, parts, 0, count);
         }
         return;
     }
+    const uint late = gemm_wave() / 4 % 2; /* waves that share a scheduler take turns */
     gemm_copy(type, mode, memory, from, n, 0, 0);
-    gemm_stage(type, mode, memory, from, 0);
     st_copies_commit();
-    st_copies_wait(0);
-    st_barrier();
     gemm_open(type, mode, memory, from, n, 0, 0);
-    if (!PART_LARGE(type) && steps > 1)
-        gemm_stage(type, mode, memory, from, 1);
-    st_copies_commit();
     for (uint step = 0; step < steps; step++) {
         const uint parts = n / 32 - 2 * step < 2 ? 1 : 2, slot = step % 2;
-        /* the next step begins a block, whose bytes take the place of those of this one: then all waves multiply first */
-        const bool fresh = PART_LARGE(type) && (step + 1) % 4 == 0 && step + 1 < steps;
-        const uint opens = fresh ? 1 : gemm_wave() / 4 % 2; /* otherwise waves that share a scheduler take turns */
         st_copies_wait(0);
         st_barrier();
         if (step + 1 < steps)
             gemm_copy(type, mode, memory, from, n, step + 1, 1 - slot);
-        if (fresh)
-            gemm_stage(type, mode, memory, from, step + 1);
-        if (!PART_LARGE(type) && step + 2 < steps)
-            gemm_stage(type, mode, memory, from, step + 2);
         st_copies_commit();
         for (uint turn = 0; turn < 2; turn++)
-            if (turn == opens) {
-                if (fresh) {
-                    st_copies_wait(0);
-                    st_barrier();
-                }
+            if (turn == late) {
                 if (step + 1 < steps)
                     gemm_open(type, mode, memory, from, n, step + 1, 1 - slot);
             } else {
@@ -448,15 +372,11 @@ INLINE void gemm_tile(int type, int mode, local uchar *memory, const struct gemm
         count = (uint)tile[2];
     }
     const uint o0 = st_group() * outs, left = a->rows - o0 < outs ? a->rows - o0 : outs;
-    /* results of rows past the end are not stored */
-    const uint r = item / 2;
-    const ulong matrix = ((ulong)e * a->rows + o0) * a->row_bytes;
+    /* rows past the end stand for the last one; their results are not stored */
+    const uint r = item / 2, o = mode == GEMM_PAIR ? r / 32 * 16 + r % 16 : r;
     struct gemm_source from;
-    from.w = a->w + matrix;
-    from.up = a->up + matrix;
-    from.row_bytes = a->row_bytes;
-    from.left = left;
-    from.weights = gemm_row(mode, &from, r);
+    from.weights = (mode == GEMM_PAIR && r / 16 % 2 ? a->up : a->w) +
+                   ((ulong)e * a->rows + o0 + (o < left ? o : left - 1)) * a->row_bytes;
     UNROLL
     for (uint i = 0; i < GEMM_ROWS(mode) / 64; i++)
         from.x[i] = gemm_input(a, start + (item / 4 + 64 * i < count ? item / 4 + 64 * i : count - 1));
