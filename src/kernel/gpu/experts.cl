@@ -8,15 +8,15 @@
  * down: y[place][o] = down row o . x[place]. */
 #include "product.h"
 
-#define EXPERTS(name, type, many, matrices, one, other, input)                                                            \
-    KERNEL(GROUP) name(global float *restrict y, global const uchar *base, global const struct st_expert_job *restrict jobs,  \
-                       global const uchar *restrict x, uint n, uint rows, uint ldy, uint tile, uint groups)                   \
-    {                                                                                                                         \
-        PRODUCT_MEMORY(type, many);                                                                                           \
-        global const struct st_expert_job *job = jobs + st_group_y();                                                         \
-        const struct product p = describe(type, n, rows, tile, groups);                                                       \
-        run_product(type, many, matrices, tiles, terms, kept, &p, st_group(), base + job->one, base + job->other, x,         \
-                    ST_Q8_STRIDE(n), job->input, (many) == 1 ? 1 : job->count, y, ldy, job->place);                           \
+#define EXPERTS(name, type, many, matrices, one, other, input) \
+    KERNEL(GROUP) name(global float *restrict y, global const uchar *base, global const struct st_expert_job *restrict jobs, \
+                       global const uchar *restrict x, uint n, uint rows, uint ldy, uint tile, uint groups) \
+    { \
+        PRODUCT_MEMORY(type, many); \
+        global const struct st_expert_job *job = jobs + st_group_y(); \
+        const struct product p = describe(type, n, rows, tile, groups); \
+        run_product(type, many, matrices, tiles, terms, kept, &p, st_group(), base + job->one, base + job->other, x, \
+                    ST_Q8_STRIDE(n), job->input, (many) == 1 ? 1 : job->count, y, ldy, job->place); \
     }
 
 #define GATE_UP(name, type, many) EXPERTS(name, type, many, 2, gate, up, row)

@@ -77,162 +77,162 @@
 #define UNPACK_pccciiiii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i)
 
 #define UNPACK_pcccciiif(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].f)
-#define UNPACK_pcccciiiiii(name)                                                                                       \
+#define UNPACK_pcccciiiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
 #define UNPACK_pcci(name) name(P(0), P(1), P(2), args[3].i)
 #define UNPACK_pccii(name) name(P(0), P(1), P(2), args[3].i, args[4].i)
 #define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
 #define UNPACK_pciii(name) name(P(0), P(1), args[2].i, args[3].i, args[4].i)
-#define UNPACK_pccccccciiiiiiii(name)                                                                                  \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i,     \
+#define UNPACK_pccccccciiiiiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].i)
-#define UNPACK_pccciiiiiii(name)                                                                                       \
+#define UNPACK_pccciiiiiii(name) \
     name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
 #define UNPACK_pcii(name) name(P(0), P(1), args[2].i, args[3].i)
 #define UNPACK_pi(name) name(P(0), args[1].i)
 #define UNPACK_ppccccciif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].f)
 #define UNPACK_ppcci(name) name(P(0), P(1), P(2), P(3), args[4].i)
 #define UNPACK_pppcii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
-#define UNPACK_rows(name)                                                                                              \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i,      \
-         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i,   \
+#define UNPACK_rows(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i, \
+         args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, \
          args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
 #define UNPACK_ppcccciiii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i)
-#define UNPACK_ppccccccccciiiiiif(name)                                                                                \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i,        \
+#define UNPACK_ppccccccccciiiiiif(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i, \
          args[14].i, args[15].i, args[16].i, args[17].f)
 #define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
 #define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
-#define UNPACK_pcccciiiiiii(name)                                                                                      \
-    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i,              \
+#define UNPACK_pcccciiiiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, \
          args[11].i)
-#define UNPACK_pppccccccciiiiiiii(name)                                                                                \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i,               \
+#define UNPACK_pppccccccciiiiiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].i, args[16].i, args[17].i)
-#define UNPACK_ppppccccciiiiiii(name)                                                                                  \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i,          \
+#define UNPACK_ppppccccciiiiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].i)
-#define UNPACK_pppppcccccccccccccciiiiiiiiiif(name)                                                                    \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14), P(15),         \
-         P(16), P(17), P(18), args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, args[24].i, args[25].i,      \
+#define UNPACK_pppppcccccccccccccciiiiiiiiiif(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14), P(15), \
+         P(16), P(17), P(18), args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, args[24].i, args[25].i, \
          args[26].i, args[27].i, args[28].i, args[29].f)
 #define UNPACK_ppppppciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i)
 #define UNPACK_pccciii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i)
-#define UNPACK_ppccccciiii(name)                                                                                       \
+#define UNPACK_ppccccciiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i)
-#define UNPACK_ppccciiiii(name)                                                                                        \
+#define UNPACK_ppccciiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i)
-#define UNPACK_pppccccciiiiiiif(name)                                                                                  \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i,     \
+#define UNPACK_pppccccciiiiiiif(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].f)
 #define UNPACK_pppccciiif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].f)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
-#define HOST_KERNELS(X)                                                                                                \
-    X(, st_empty)                                                                                                      \
-    X(pcl, st_copy)                                                                                                    \
-    X(pcl, st_read)                                                                                                    \
-    X(pppcc, st_dialect)                                                                                               \
-    X(pcciiif, st_norm)                                                                                                \
-    X(ppcciiif, st_norm_q8)                                                                                            \
-    X(ppcciiif, st_norm_q8k)                                                                                           \
-    X(pppccciiif, st_write_norm)                                                                                       \
-    X(pci, st_quant_q8)                                                                                                \
-    X(pci, st_quant_q8k)                                                                                               \
-    X(pcii, st_embed)                                                                                                  \
-    X(pccii, st_gated_write)                                                                                           \
-    X(pcci, st_select)                                                                                                 \
-    X(pci, st_add)                                                                                                     \
-    X(pci, st_swiglu)                                                                                                  \
-    X(pcccciiif, st_draft_input)                                                                                       \
-    X(pcciiii, st_ngram_gather)                                                                                        \
-    X(ppccccciif, st_ngram_gate)                                                                                       \
-    X(ppccccciiii, st_ngram_conv)                                                                                      \
-    X(pccciii, st_ngram_ring)                                                                                          \
-    X(ppccccccccciiiiiif, st_gdn_prepare)                                                                              \
-    X(ppcccciiii, st_gdn_step_4)                                                                                       \
-    X(ppcccciiii, st_gdn_step_8)                                                                                       \
-    X(ppcccciiii, st_gdn_step_16)                                                                                      \
-    X(pppccccciiiiiiif, st_gdn_finish)                                                                                 \
-    X(pppppcccccccccccccciiiiiiiiiif, st_qsa_heads)                                                                    \
-    X(pcccciiiiii, st_qsa_score)                                                                                       \
-    X(pcccciiiiiii, st_qsa_score_tile)                                                                                 \
-    X(ppppccccciiiiiii, st_qsa_choose)                                                                                 \
-    X(pi, st_qsa_dense)                                                                                                \
-    X(pppccccccciiiiiiii, st_qsa_attend_4)                                                                             \
-    X(pppccccccciiiiiiii, st_qsa_attend_12)                                                                            \
-    X(ppccciiiii, st_qsa_join)                                                                                         \
-    X(pppcii, st_route_choose)                                                                                         \
-    X(ppppppciii, st_route_window)                                                                                     \
-    X(pci, st_route_count)                                                                                             \
-    X(pi, st_route_sum)                                                                                                \
-    X(ppcci, st_route_place)                                                                                           \
-    X(rows, st_rows_q8_0)                                                                                              \
-    X(rows, st_rows_q2_0)                                                                                              \
-    X(rows, st_rows_iq4_nl)                                                                                            \
-    X(rows, st_rows_q4_0)                                                                                              \
-    X(rows, st_rows_q4_1)                                                                                              \
-    X(rows, st_rows_q5_0)                                                                                              \
-    X(rows, st_rows_q5_1)                                                                                              \
-    X(rows, st_rows_mxfp4)                                                                                             \
-    X(rows, st_rows_nvfp4)                                                                                             \
-    X(rows, st_rows_q2_k)                                                                                              \
-    X(rows, st_rows_q3_k)                                                                                              \
-    X(rows, st_rows_q4_k)                                                                                              \
-    X(rows, st_rows_q5_k)                                                                                              \
-    X(rows, st_rows_q6_k)                                                                                              \
-    X(rows, st_rows_iq4_xs)                                                                                            \
-    X(rows, st_rows_iq1_s)                                                                                             \
-    X(rows, st_rows_iq1_m)                                                                                             \
-    X(rows, st_rows_iq2_xxs)                                                                                           \
-    X(rows, st_rows_iq2_xs)                                                                                            \
-    X(rows, st_rows_iq2_s)                                                                                             \
-    X(rows, st_rows_iq3_xxs)                                                                                           \
-    X(rows, st_rows_iq3_s)                                                                                             \
-    X(rows, st_floats_f32)                                                                                             \
-    X(rows, st_floats_f16)                                                                                             \
-    X(rows, st_floats_bf16)                                                                                            \
-    X(rows, st_floats_q8_0)                                                                                            \
-    X(rows, st_floats_q2_0)                                                                                            \
-    X(rows, st_floats_iq4_nl)                                                                                          \
-    X(rows, st_floats_q4_0)                                                                                            \
-    X(rows, st_floats_q4_1)                                                                                            \
-    X(rows, st_floats_q5_0)                                                                                            \
-    X(rows, st_floats_q5_1)                                                                                            \
-    X(rows, st_floats_mxfp4)                                                                                           \
-    X(rows, st_floats_nvfp4)                                                                                           \
-    X(rows, st_floats_q2_k)                                                                                            \
-    X(rows, st_floats_q3_k)                                                                                            \
-    X(rows, st_floats_q4_k)                                                                                            \
-    X(rows, st_floats_q5_k)                                                                                            \
-    X(rows, st_floats_q6_k)                                                                                            \
-    X(rows, st_floats_iq4_xs)                                                                                          \
-    X(rows, st_floats_iq1_s)                                                                                           \
-    X(rows, st_floats_iq1_m)                                                                                           \
-    X(rows, st_floats_iq2_xxs)                                                                                         \
-    X(rows, st_floats_iq2_xs)                                                                                          \
-    X(rows, st_floats_iq2_s)                                                                                           \
-    X(rows, st_floats_iq3_xxs)                                                                                         \
-    X(rows, st_floats_iq3_s)                                                                                           \
-    X(pcciii, st_any_silu_mul)                                                                                         \
-    X(pcccciii, st_any_combine)                                                                                        \
-    X(piii, st_any_gate)                                                                                               \
-    X(pccii, st_any_mean)                                                                                              \
-    ROWS(X, pcciiiiii, st_mv_q8_0)                                                                                     \
-    ROWS(X, pcciiiiii, st_mv_q2_0)                                                                                     \
-    ROWS(X, pcciiiiii, st_mv_iq4_nl)                                                                                   \
-    ROWS(X, pcciiiiii, st_mv_q4_k)                                                                                     \
-    ROWS(X, pccciiiii, st_gate_up_q8_0)                                                                                \
-    ROWS(X, pccciiiii, st_gate_up_q2_0)                                                                                \
-    ROWS(X, pccciiiii, st_down_q8_0)                                                                                   \
-    ROWS(X, pccciiiii, st_down_q2_0)                                                                                   \
+#define HOST_KERNELS(X) \
+    X(, st_empty) \
+    X(pcl, st_copy) \
+    X(pcl, st_read) \
+    X(pppcc, st_dialect) \
+    X(pcciiif, st_norm) \
+    X(ppcciiif, st_norm_q8) \
+    X(ppcciiif, st_norm_q8k) \
+    X(pppccciiif, st_write_norm) \
+    X(pci, st_quant_q8) \
+    X(pci, st_quant_q8k) \
+    X(pcii, st_embed) \
+    X(pccii, st_gated_write) \
+    X(pcci, st_select) \
+    X(pci, st_add) \
+    X(pci, st_swiglu) \
+    X(pcccciiif, st_draft_input) \
+    X(pcciiii, st_ngram_gather) \
+    X(ppccccciif, st_ngram_gate) \
+    X(ppccccciiii, st_ngram_conv) \
+    X(pccciii, st_ngram_ring) \
+    X(ppccccccccciiiiiif, st_gdn_prepare) \
+    X(ppcccciiii, st_gdn_step_4) \
+    X(ppcccciiii, st_gdn_step_8) \
+    X(ppcccciiii, st_gdn_step_16) \
+    X(pppccccciiiiiiif, st_gdn_finish) \
+    X(pppppcccccccccccccciiiiiiiiiif, st_qsa_heads) \
+    X(pcccciiiiii, st_qsa_score) \
+    X(pcccciiiiiii, st_qsa_score_tile) \
+    X(ppppccccciiiiiii, st_qsa_choose) \
+    X(pi, st_qsa_dense) \
+    X(pppccccccciiiiiiii, st_qsa_attend_4) \
+    X(pppccccccciiiiiiii, st_qsa_attend_12) \
+    X(ppccciiiii, st_qsa_join) \
+    X(pppcii, st_route_choose) \
+    X(ppppppciii, st_route_window) \
+    X(pci, st_route_count) \
+    X(pi, st_route_sum) \
+    X(ppcci, st_route_place) \
+    X(rows, st_rows_q8_0) \
+    X(rows, st_rows_q2_0) \
+    X(rows, st_rows_iq4_nl) \
+    X(rows, st_rows_q4_0) \
+    X(rows, st_rows_q4_1) \
+    X(rows, st_rows_q5_0) \
+    X(rows, st_rows_q5_1) \
+    X(rows, st_rows_mxfp4) \
+    X(rows, st_rows_nvfp4) \
+    X(rows, st_rows_q2_k) \
+    X(rows, st_rows_q3_k) \
+    X(rows, st_rows_q4_k) \
+    X(rows, st_rows_q5_k) \
+    X(rows, st_rows_q6_k) \
+    X(rows, st_rows_iq4_xs) \
+    X(rows, st_rows_iq1_s) \
+    X(rows, st_rows_iq1_m) \
+    X(rows, st_rows_iq2_xxs) \
+    X(rows, st_rows_iq2_xs) \
+    X(rows, st_rows_iq2_s) \
+    X(rows, st_rows_iq3_xxs) \
+    X(rows, st_rows_iq3_s) \
+    X(rows, st_floats_f32) \
+    X(rows, st_floats_f16) \
+    X(rows, st_floats_bf16) \
+    X(rows, st_floats_q8_0) \
+    X(rows, st_floats_q2_0) \
+    X(rows, st_floats_iq4_nl) \
+    X(rows, st_floats_q4_0) \
+    X(rows, st_floats_q4_1) \
+    X(rows, st_floats_q5_0) \
+    X(rows, st_floats_q5_1) \
+    X(rows, st_floats_mxfp4) \
+    X(rows, st_floats_nvfp4) \
+    X(rows, st_floats_q2_k) \
+    X(rows, st_floats_q3_k) \
+    X(rows, st_floats_q4_k) \
+    X(rows, st_floats_q5_k) \
+    X(rows, st_floats_q6_k) \
+    X(rows, st_floats_iq4_xs) \
+    X(rows, st_floats_iq1_s) \
+    X(rows, st_floats_iq1_m) \
+    X(rows, st_floats_iq2_xxs) \
+    X(rows, st_floats_iq2_xs) \
+    X(rows, st_floats_iq2_s) \
+    X(rows, st_floats_iq3_xxs) \
+    X(rows, st_floats_iq3_s) \
+    X(pcciii, st_any_silu_mul) \
+    X(pcccciii, st_any_combine) \
+    X(piii, st_any_gate) \
+    X(pccii, st_any_mean) \
+    ROWS(X, pcciiiiii, st_mv_q8_0) \
+    ROWS(X, pcciiiiii, st_mv_q2_0) \
+    ROWS(X, pcciiiiii, st_mv_iq4_nl) \
+    ROWS(X, pcciiiiii, st_mv_q4_k) \
+    ROWS(X, pccciiiii, st_gate_up_q8_0) \
+    ROWS(X, pccciiiii, st_gate_up_q2_0) \
+    ROWS(X, pccciiiii, st_down_q8_0) \
+    ROWS(X, pccciiiii, st_down_q2_0) \
     ST_HOST_GEMM_KERNELS(X)
 
-#define CALL(kind, name)                                                                                               \
-    static void call_##name(const union st_arg *args)                                                                  \
-    {                                                                                                                  \
-        UNPACK_##kind(name);                                                                                           \
+#define CALL(kind, name) \
+    static void call_##name(const union st_arg *args) \
+    { \
+        UNPACK_##kind(name); \
     }
 HOST_KERNELS(CALL)
 

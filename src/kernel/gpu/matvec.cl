@@ -5,14 +5,14 @@
  * layout.h. count: activation rows, at most the number in the kernel's name. grid: groups, which share the tiles. */
 #include "product.h"
 
-#define MATVEC(name, type, many)                                                                                          \
-    KERNEL(GROUP) name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x, uint n,      \
-                       uint rows, uint count, uint ldy, uint tile, uint groups)                                               \
-    {                                                                                                                         \
-        PRODUCT_MEMORY(type, many);                                                                                           \
-        const struct product p = describe(type, n, rows, tile, groups);                                                       \
-        run_product(type, many, 1, tiles, terms, kept, &p, st_group(), w, w, x,                                              \
-                    (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count, y, ldy, 0);              \
+#define MATVEC(name, type, many) \
+    KERNEL(GROUP) name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x, uint n, \
+                       uint rows, uint count, uint ldy, uint tile, uint groups) \
+    { \
+        PRODUCT_MEMORY(type, many); \
+        const struct product p = describe(type, n, rows, tile, groups); \
+        run_product(type, many, 1, tiles, terms, kept, &p, st_group(), w, w, x, \
+                    (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count, y, ldy, 0); \
     }
 
 MATVEC(st_mv_q8_0_1, Q8_0, 1)

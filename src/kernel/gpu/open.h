@@ -46,31 +46,31 @@
 #define PART_LARGE(t) (((t) >= T_Q2_K && (t) <= T_IQ1_S) || ((t) >= T_IQ3_S && (t) <= T_IQ1_M))
 /* Elements of a block and its bytes. */
 #define PART_ELEMS(t) (PART_LARGE(t) ? 256 : PART_FLOAT(t) ? 1 : (t) == T_Q2_0 || (t) == T_NVFP4 ? 64 : 32)
-#define PART_BYTES(t)                                                                                                     \
-    ((t) == T_F32       ? 4                                                                                               \
-     : (t) == T_F16     ? 2                                                                                               \
-     : (t) == T_BF16    ? 2                                                                                               \
-     : (t) == T_Q4_0    ? 18                                                                                              \
-     : (t) == T_Q4_1    ? 20                                                                                              \
-     : (t) == T_Q5_0    ? 22                                                                                              \
-     : (t) == T_Q5_1    ? 24                                                                                              \
-     : (t) == T_Q8_0    ? 34                                                                                              \
-     : (t) == T_Q2_K    ? 84                                                                                              \
-     : (t) == T_Q3_K    ? 110                                                                                             \
-     : (t) == T_Q4_K    ? 144                                                                                             \
-     : (t) == T_Q5_K    ? 176                                                                                             \
-     : (t) == T_Q6_K    ? 210                                                                                             \
-     : (t) == T_IQ2_XXS ? 66                                                                                              \
-     : (t) == T_IQ2_XS  ? 74                                                                                              \
-     : (t) == T_IQ3_XXS ? 98                                                                                              \
-     : (t) == T_IQ1_S   ? 50                                                                                              \
-     : (t) == T_IQ4_NL  ? 18                                                                                              \
-     : (t) == T_IQ3_S   ? 110                                                                                             \
-     : (t) == T_IQ2_S   ? 82                                                                                              \
-     : (t) == T_IQ4_XS  ? 136                                                                                             \
-     : (t) == T_IQ1_M   ? 56                                                                                              \
-     : (t) == T_MXFP4   ? 17                                                                                              \
-     : (t) == T_NVFP4   ? 36                                                                                              \
+#define PART_BYTES(t) \
+    ((t) == T_F32       ? 4 \
+     : (t) == T_F16     ? 2 \
+     : (t) == T_BF16    ? 2 \
+     : (t) == T_Q4_0    ? 18 \
+     : (t) == T_Q4_1    ? 20 \
+     : (t) == T_Q5_0    ? 22 \
+     : (t) == T_Q5_1    ? 24 \
+     : (t) == T_Q8_0    ? 34 \
+     : (t) == T_Q2_K    ? 84 \
+     : (t) == T_Q3_K    ? 110 \
+     : (t) == T_Q4_K    ? 144 \
+     : (t) == T_Q5_K    ? 176 \
+     : (t) == T_Q6_K    ? 210 \
+     : (t) == T_IQ2_XXS ? 66 \
+     : (t) == T_IQ2_XS  ? 74 \
+     : (t) == T_IQ3_XXS ? 98 \
+     : (t) == T_IQ1_S   ? 50 \
+     : (t) == T_IQ4_NL  ? 18 \
+     : (t) == T_IQ3_S   ? 110 \
+     : (t) == T_IQ2_S   ? 82 \
+     : (t) == T_IQ4_XS  ? 136 \
+     : (t) == T_IQ1_M   ? 56 \
+     : (t) == T_MXFP4   ? 17 \
+     : (t) == T_NVFP4   ? 36 \
                         : 18)
 /* What the address of a row is a multiple of. */
 #define PART_ALIGN(t) (PART_BYTES(t) % 4 == 0 ? 4 : PART_BYTES(t) % 2 == 0 ? 2 : 1)
@@ -78,7 +78,7 @@
 #define PART_OFFSET(t) ((t) == T_Q4_1 || (t) == T_Q5_1)
 #define PART_MIN(t) ((t) == T_Q2_K || (t) == T_Q4_K || (t) == T_Q5_K)
 /* Scales for each 16 elements instead of 32. */
-#define PART_HALVES(t)                                                                                                    \
+#define PART_HALVES(t) \
     ((t) == T_NVFP4 || (t) == T_Q2_K || (t) == T_Q3_K || (t) == T_Q6_K || (t) == T_IQ2_XS || (t) == T_IQ2_S || (t) == T_IQ1_M)
 
 /* 32 elements. A scale that serves all of them stands in both places. */
@@ -321,10 +321,10 @@ INLINE void part_open_k(int type, struct part *a, PART_SPACE const uchar *p, uin
 
 /* ---- types with a grid; grid: the type's points in local memory, packed as in grids.inc ---- */
 
-#define GRID_POINTS(t)                                                                                                    \
+#define GRID_POINTS(t) \
     ((t) == T_IQ1_S || (t) == T_IQ1_M ? 2048 : (t) == T_IQ2_S ? 1024 : (t) == T_IQ2_XS || (t) == T_IQ3_S ? 512 : 256)
-#define PART_GRID(t)                                                                                                      \
-    ((t) == T_IQ1_S || (t) == T_IQ1_M || (t) == T_IQ2_XXS || (t) == T_IQ2_XS || (t) == T_IQ2_S || (t) == T_IQ3_XXS ||     \
+#define PART_GRID(t) \
+    ((t) == T_IQ1_S || (t) == T_IQ1_M || (t) == T_IQ2_XXS || (t) == T_IQ2_XS || (t) == T_IQ2_S || (t) == T_IQ3_XXS || \
      (t) == T_IQ3_S)
 /* Words of local memory for the grid. */
 #define GRID_WORDS(t) (PART_GRID(t) ? GRID_POINTS(t) / 2 : 1)

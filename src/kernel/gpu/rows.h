@@ -283,61 +283,61 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
     rows_finish(a, s, sums, m0, count);
 }
 
-#define ROWS_ARGUMENTS                                                                                                    \
-    global float *restrict y0, global float *restrict y1, global float *restrict y2, global float *restrict y3,           \
-        global const uchar *restrict w0, global const uchar *restrict w1, global const uchar *restrict w2,                \
-        global const uchar *restrict w3, global const uchar *restrict x, global const int *restrict first,                \
+#define ROWS_ARGUMENTS \
+    global float *restrict y0, global float *restrict y1, global float *restrict y2, global float *restrict y3, \
+        global const uchar *restrict w0, global const uchar *restrict w1, global const uchar *restrict w2, \
+        global const uchar *restrict w3, global const uchar *restrict x, global const int *restrict first, \
         global const int *restrict entry, global const int *restrict expert, global const float *restrict scales, uint n, \
-        uint row_bytes, uint total, uint stride, uint used, uint mode, uint scaled, uint joined, uint finish, uint tile,  \
+        uint row_bytes, uint total, uint stride, uint used, uint mode, uint scaled, uint joined, uint finish, uint tile, \
         uint chunk, uint rows0, uint rows1, uint rows2, uint rows3, uint ldy0, uint ldy1, uint ldy2, uint ldy3
 
 /* Which matrix the group has, and which of its rows. */
-#define ROWS_VALUES(a)                                                                                                    \
-    struct rows a = {y0, w0, w1, x, first, entry, expert, scales, n, rows0, row_bytes, total, stride, ldy0, used, mode,   \
+#define ROWS_VALUES(a) \
+    struct rows a = {y0, w0, w1, x, first, entry, expert, scales, n, rows0, row_bytes, total, stride, ldy0, used, mode, \
                      scaled, tile, chunk, 0, 0, joined & 255, joined >> 8 & 255, finish & 255, 1.0f / (float)(joined >> 16)}; \
-    uint group = st_group();                                                                                              \
-    if (group >= ROWS_TILES(rows0, tile)) {                                                                               \
-        group -= ROWS_TILES(rows0, tile);                                                                                 \
-        a.y = y1;                                                                                                         \
-        a.w = w1;                                                                                                         \
-        a.rows = rows1;                                                                                                   \
-        a.ldy = ldy1;                                                                                                     \
-        a.finish = finish >> 8 & 255;                                                                                     \
-        if (group >= ROWS_TILES(rows1, tile)) {                                                                           \
-            group -= ROWS_TILES(rows1, tile);                                                                             \
-            a.y = y2;                                                                                                     \
-            a.w = w2;                                                                                                     \
-            a.rows = rows2;                                                                                               \
-            a.ldy = ldy2;                                                                                                 \
-            a.finish = finish >> 16 & 255;                                                                                \
-            if (group >= ROWS_TILES(rows2, tile)) {                                                                       \
-                group -= ROWS_TILES(rows2, tile);                                                                         \
-                a.y = y3;                                                                                                 \
-                a.w = w3;                                                                                                 \
-                a.rows = rows3;                                                                                           \
-                a.ldy = ldy3;                                                                                             \
-                a.finish = finish >> 24;                                                                                  \
-            }                                                                                                             \
-        }                                                                                                                 \
-    }                                                                                                                     \
-    a.row0 = group * tile;                                                                                                \
+    uint group = st_group(); \
+    if (group >= ROWS_TILES(rows0, tile)) { \
+        group -= ROWS_TILES(rows0, tile); \
+        a.y = y1; \
+        a.w = w1; \
+        a.rows = rows1; \
+        a.ldy = ldy1; \
+        a.finish = finish >> 8 & 255; \
+        if (group >= ROWS_TILES(rows1, tile)) { \
+            group -= ROWS_TILES(rows1, tile); \
+            a.y = y2; \
+            a.w = w2; \
+            a.rows = rows2; \
+            a.ldy = ldy2; \
+            a.finish = finish >> 16 & 255; \
+            if (group >= ROWS_TILES(rows2, tile)) { \
+                group -= ROWS_TILES(rows2, tile); \
+                a.y = y3; \
+                a.w = w3; \
+                a.rows = rows3; \
+                a.ldy = ldy3; \
+                a.finish = finish >> 24; \
+            } \
+        } \
+    } \
+    a.row0 = group * tile; \
     a.here = a.rows - a.row0 < tile ? a.rows - a.row0 : tile
 
 #define ROWS_TILES(rows, tile) (((rows) + (tile)-1) / (tile))
 
-#define ROWS_INTEGER(name, type)                                                                                          \
-    KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
-    {                                                                                                                     \
-        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
-        LOCAL_ARRAY(uint2, terms, ST_ROWS_ROOM);                                                                          \
-        LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
-        ROWS_VALUES(a);                                                                                                   \
-        const struct served s = rows_served(&a);                                                                          \
-        if (s.from >= s.to)                                                                                               \
-            return;                                                                                                       \
-        part_load_grid(type, grid, GROUP);                                                                                \
-        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS)                                                                 \
-            rows_integer(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, terms, grid);        \
+#define ROWS_INTEGER(name, type) \
+    KERNEL(GROUP) name(ROWS_ARGUMENTS) \
+    { \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE); \
+        LOCAL_ARRAY(uint2, terms, ST_ROWS_ROOM); \
+        LOCAL_ARRAY(uint, grid, GRID_WORDS(type)); \
+        ROWS_VALUES(a); \
+        const struct served s = rows_served(&a); \
+        if (s.from >= s.to) \
+            return; \
+        part_load_grid(type, grid, GROUP); \
+        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS) \
+            rows_integer(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, terms, grid); \
     }
 
 /* ---- FP32 activations ---- */
@@ -449,22 +449,22 @@ INLINE void rows_float(int type, const struct rows *a, const struct served *s, u
     rows_finish(a, s, sums, m0, count);
 }
 
-#define ROWS_FLOAT(name, type)                                                                                            \
-    KERNEL(GROUP) name(ROWS_ARGUMENTS)                                                                                    \
-    {                                                                                                                     \
-        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE);                                                                       \
-        LOCAL_ARRAY(uint4, inputs, ST_ROWS_INPUTS / 4);                                                                   \
-        LOCAL_ARRAY(float, sums, ST_ROWS_OUTPUTS *ST_ROWS_TEAM);                                                          \
-        LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
-        ROWS_VALUES(a);                                                                                                   \
-        const struct served s = rows_served(&a);                                                                          \
-        if (s.from >= s.to)                                                                                               \
-            return;                                                                                                       \
-        part_load_grid(type, grid, GROUP);                                                                                \
-        st_barrier();                                                                                                     \
-        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS)                                                                 \
-            rows_float(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, (local float *)inputs,  \
-                       sums, grid);                                                                                       \
+#define ROWS_FLOAT(name, type) \
+    KERNEL(GROUP) name(ROWS_ARGUMENTS) \
+    { \
+        LOCAL_ARRAY(uint4, weights, ST_ROWS_STAGE); \
+        LOCAL_ARRAY(uint4, inputs, ST_ROWS_INPUTS / 4); \
+        LOCAL_ARRAY(float, sums, ST_ROWS_OUTPUTS *ST_ROWS_TEAM); \
+        LOCAL_ARRAY(uint, grid, GRID_WORDS(type)); \
+        ROWS_VALUES(a); \
+        const struct served s = rows_served(&a); \
+        if (s.from >= s.to) \
+            return; \
+        part_load_grid(type, grid, GROUP); \
+        st_barrier(); \
+        for (uint m = s.from; m < s.to; m += ST_MAX_ROWS) \
+            rows_float(type, &a, &s, m, s.to - m < ST_MAX_ROWS ? s.to - m : ST_MAX_ROWS, weights, (local float *)inputs, \
+                       sums, grid); \
     }
 
 #endif
