@@ -540,38 +540,50 @@ INLINE uint st_tile_column(uint i)
 /* gfx11: lanes l and l + 16 both have all of row (column) l. gfx12: lane l has bytes 0-7 and lane l + 16 bytes 8-15 of
  * each step of 16. Accumulator: gfx11 lane half h, value i is row 2 i + h; gfx12 row 8 h + i; the column is the lane's.
  */
+#ifdef __GFX12__
+#define ST_TILE_WORDS 4
+#else
+#define ST_TILE_WORDS 8
+#endif
 struct st_tile_a {
-    uint w[8];
+    uint w[ST_TILE_WORDS];
 };
 struct st_tile_b {
-    uint w[8];
+    uint w[ST_TILE_WORDS];
 };
-INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+/* The lane's words of a row of A or a column of B. */
+INLINE void st_tile_words(uint *w, local const char *base, uint stride)
 {
     local const uint *row = (local const uint *)(base + st_lane() % 16 * stride);
-    struct st_tile_a a;
+#ifdef __GFX12__
+    const uint upper = st_lane() / 16 * 2;
     UNROLL
-    for (int i = 0; i < 8; i++)
-        a.w[i] = row[i];
+    for (uint i = 0; i < 4; i++)
+        w[i] = row[i / 2 * 4 + upper + i % 2];
+#else
+    UNROLL
+    for (uint i = 0; i < 8; i++)
+        w[i] = row[i];
+#endif
+}
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+{
+    struct st_tile_a a;
+    st_tile_words(a.w, base, stride);
     return a;
 }
 INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
 {
-    local const uint *column = (local const uint *)(base + st_lane() % 16 * stride);
     struct st_tile_b b;
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        b.w[i] = column[i];
+    st_tile_words(b.w, base, stride);
     return b;
 }
 INLINE st_int8 st_tile_step(st_int8 c, const struct st_tile_a *a, const struct st_tile_b *b, int k)
 {
 #ifdef __GFX12__
-    const bool upper = st_lane() >= 16;
-    const st_int2 x = {(int)(upper ? a->w[4 * k + 2] : a->w[4 * k]),
-                       (int)(upper ? a->w[4 * k + 3] : a->w[4 * k + 1])};
-    const st_int2 y = {(int)(upper ? b->w[4 * k + 2] : b->w[4 * k]),
-                       (int)(upper ? b->w[4 * k + 3] : b->w[4 * k + 1])};
+    __builtin_amdgcn_sched_barrier(0); /* loads that begin too early take more registers than there are */
+    const st_int2 x = {(int)a->w[2 * k], (int)a->w[2 * k + 1]};
+    const st_int2 y = {(int)b->w[2 * k], (int)b->w[2 * k + 1]};
     return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, c, false);
 #else
     const st_int4 x = {(int)a->w[4 * k], (int)a->w[4 * k + 1], (int)a->w[4 * k + 2], (int)a->w[4 * k + 3]};
