@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tap import BUILD, SOURCE, Skip, main, test  # noqa: E402
 
 # Files that may name vendors: their own runtimes, the image chooser, the kernels' dialect, and the command line.
-OWNERS = re.compile(r"src/runtime/(cuda|hip|hip_functions|opencl|images)\.[ch]$|src/kernel/gpu/|src/cli/|src/serve/")
+OWNERS = re.compile(r"src/runtime/(cuda|hip|hip_functions|opencl|opencl_functions|images)\.[ch]$|src/kernel/gpu/|src/cli/|src/serve/")
 VENDOR = re.compile(
     r"\b(cuda|nvidia|geforce|amd|radeon|rocm|hip|hsa|kfd|intel|opencl|pocl|sm_\d+a?|gfx[0-9a-f]{3,4}|compute_\d+)\b"
     r"|__NVPTX__|__AMDGCN__|__CUDA|__HIP", re.I)
