@@ -110,6 +110,8 @@ struct strata_engine_options {
     int threads;           /* CPU workers; default: one per physical core */
     uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
+    uint64_t session_ram;  /* bytes of host memory for states of conversations: checkpoints that an edited turn goes back to, and
+                            * conversations that other ones took the place of; default: 8 checkpoints of each session */
     uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, 2048
                             * over several devices, 256 where the CPU computes layers */
     enum strata_kv kv;     /* storage of keys and values */

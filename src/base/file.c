@@ -2,11 +2,13 @@
 #define _GNU_SOURCE
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -103,6 +105,19 @@ enum strata_result st_read_file(const char *path, uint64_t limit, char **out, si
     return STRATA_OK;
 }
 
+/* A temporary file that is locked as long as it is written: st_out_sweep takes those that are not. */
+static int open_temp(char *temp, size_t length)
+{
+    for (;;) {
+        struct stat st;
+        memset(temp + length - 6, 'X', 6);
+        int fd = mkostemp(temp, O_CLOEXEC);
+        if (fd < 0 || flock(fd, LOCK_EX) || fstat(fd, &st) || st.st_nlink)
+            return fd;
+        close(fd); /* swept away before it was locked */
+    }
+}
+
 enum strata_result st_out_open(const char *path, struct st_out *out, struct strata_error *err)
 {
     *out = (struct st_out){.fd = -1};
@@ -115,7 +130,7 @@ enum strata_result st_out_open(const char *path, struct st_out *out, struct stra
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for an output file", path);
     }
     snprintf(out->temp, n + 32, "%s.part.XXXXXX", path);
-    out->fd = mkostemp(out->temp, O_CLOEXEC);
+    out->fd = open_temp(out->temp, strlen(out->temp));
     if (out->fd < 0) {
         enum strata_result r = io_error(err, "cannot create", out->temp);
         free(out->temp);
@@ -197,6 +212,49 @@ enum strata_result st_out_write_at(const struct st_out *out, uint64_t at, const 
     return STRATA_OK;
 }
 
+/* The folder of a path, opened; -1 where that is not possible. *name: what follows. */
+static int open_folder(const char *path, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    char *folder = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    free(folder);
+    return fd;
+}
+
+/* The rename is on disk once its folder is. Where a file system cannot sync folders, the file itself is safe. */
+static void sync_folder(const char *path)
+{
+    const char *name;
+    int fd = open_folder(path, &name);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+}
+
+void st_out_sweep(const char *path)
+{
+    const char *name;
+    int folder = open_folder(path, &name);
+    DIR *d = folder >= 0 ? fdopendir(folder) : NULL;
+    size_t n = strlen(name);
+    if (!d && folder >= 0)
+        close(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (strncmp(e->d_name, name, n) || strncmp(e->d_name + n, ".part.", 6) || strlen(e->d_name) != n + 12)
+            continue;
+        int fd = openat(folder, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB))
+            unlinkat(folder, e->d_name, 0);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d)
+        closedir(d);
+}
+
 enum strata_result st_out_commit(struct st_out *out, struct strata_error *err)
 {
     enum strata_result r = flush_out(out, err);
@@ -205,6 +263,7 @@ enum strata_result st_out_commit(struct st_out *out, struct strata_error *err)
     if (!r && rename(out->temp, out->path))
         r = io_error(err, "cannot rename to its final name", out->temp);
     if (!r) {
+        sync_folder(out->path);
         free(out->temp);
         out->temp = NULL;
     }

@@ -39,4 +39,7 @@ enum strata_result st_out_write_at(const struct st_out *out, uint64_t at, const 
 enum strata_result st_out_commit(struct st_out *out, struct strata_error *err);
 void st_out_abort(struct st_out *out);
 
+/* Removes temporary files of this path that nobody writes any more: left by processes that were killed. */
+void st_out_sweep(const char *path);
+
 #endif

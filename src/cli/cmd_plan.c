@@ -55,12 +55,12 @@ static void print_devices(const struct st_plan *plan)
 static void print_host(const struct st_plan *plan)
 {
     const struct st_plan_host *h = &plan->host;
-    char a[8][16];
+    char a[9][16];
     printf("host memory: %s MiB = page-locked %s + between stages %s + KV of CPU stages %s + their recurrent state %s, "
            "buffers and workers %s + "
-           "passes %s",
+           "passes %s + kept states %s",
            mib(h->total, a[0]), mib(h->locked, a[1]), mib(h->hand_off, a[7]), mib(h->kv, a[2]),
-           mib(h->state - h->kv, a[3]), mib(h->buffers + h->workers, a[4]), mib(h->passes, a[5]));
+           mib(h->state - h->kv, a[3]), mib(h->buffers + h->workers, a[4]), mib(h->passes, a[5]), mib(h->kept, a[8]));
     if (h->limit)
         printf(", of %s", mib(h->limit, a[6]));
     printf("; mapped file %s MiB\n", mib(h->file, a[6]));
@@ -140,10 +140,10 @@ static json_t *plan_json(const struct strata_engine *e)
         json_array_append_new(stages, stage_json(&plan->stage[k]));
     st_plan_decides(plan, decides, sizeof decides);
     json_t *host =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
                   (json_int_t)h->locked, "between_stages", (json_int_t)h->hand_off, "kv", (json_int_t)h->kv,
                   "recurrent", (json_int_t)(h->state - h->kv), "buffers", (json_int_t)h->buffers, "workers",
-                  (json_int_t)h->workers, "passes", (json_int_t)h->passes, "total", (json_int_t)h->total);
+                  (json_int_t)h->workers, "passes", (json_int_t)h->passes, "kept", (json_int_t)h->kept, "total", (json_int_t)h->total);
     return json_pack("{s:o, s:o, s:i, s:i, s:s, s:i, s:f, s:f, s:s, s:o}", "stages", stages, "host", host, "context",
                      (int)plan->placement.context, "sessions", (int)plan->placement.slots, "kv",
                      st_kv_names[e->options.kv], "prefill", (int)plan->prefill, "seconds_per_token", plan->seconds,

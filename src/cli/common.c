@@ -50,6 +50,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .layer_split = a->layer_split,
         .vram_limit = a->vram_limit,
         .ram_limit = a->ram_limit,
+        .session_ram = a->session_ram,
         .check = st_check_names[a->check],
         .simulate = st_executor_names[a->simulate],
         .threads = (int)a->threads,

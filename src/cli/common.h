@@ -15,7 +15,7 @@ struct st_engine_args {
     const char *prefill; /* "auto" (NULL) or a number */
     int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads;
-    uint64_t ram_limit;
+    uint64_t ram_limit, session_ram;
     int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
 };
@@ -33,6 +33,8 @@ extern const char *const st_kv_names[];
             "layers of each device (default: auto, by predicted time)"), \
     ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \
     ST_SIZE("ram-limit", 0, &(a).ram_limit, 1, 1e18, "SIZE", "host memory that may be used beside the mapped file"), \
+    ST_SIZE("session-ram", 0, &(a).session_ram, 1, 1e18, "SIZE", \
+            "host memory for states to go back to (default: 8 for each session)"), \
     ST_CHOICE("check", 0, &(a).check, st_check_names, "HOW", "find faults of devices where they are born: none, sync, runtime"), \
     ST_CHOICE("sim", 0, &(a).simulate, st_executor_names, "KIND", "what runs simulated devices: cpu or fibers"), \
     ST_TEXT("prefill", 0, &(a).prefill, "N", \

@@ -10,7 +10,16 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-enum { ST_STAGES_MAX = ST_PLAN_STAGES };
+enum { ST_STAGES_MAX = ST_PLAN_STAGES, ST_SESSION_POINTS = 32 };
+
+struct st_checkpoint;
+
+/* What must be the same for a saved state to be of use. */
+struct st_session_print {
+    uint64_t model, draft; /* fingerprints of the files; draft 0: none */
+    uint32_t kv, fp32, mtp_norm, rope_scaling;
+    double rope_scale;
+};
 
 /* A page-locked buffer between two stages: [rows][wide]. */
 struct st_hand_off {
@@ -64,6 +73,10 @@ struct strata_engine {
     const struct st_runtime *const *runtimes; /* NULL: this build's */
     const struct st_image_set *images;        /* likewise */
     const struct strata_session *logits_of; /* whose last logits lie in row 0 of logits, or NULL */
+    struct st_session_print print; /* model 0: not computed yet (session_file.h) */
+    struct {
+        uint64_t limit, used; /* bytes of host memory for states that are kept (checkpoint.h) */
+    } keep;
 };
 
 struct strata_session {
@@ -73,6 +86,8 @@ struct strata_session {
     uint32_t count;
     bool unclear;      /* the recurrent state could not be cleared: that must come before the next pass */
     int32_t next_axis; /* rotary position of the next text token: count plus what images have taken off */
+    struct st_checkpoint *point[ST_SESSION_POINTS]; /* ascending */
+    int points;
     _Atomic bool cancelled;
 };
 
@@ -147,8 +162,5 @@ uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement);
 
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);
-
-/* 64-bit fingerprint of a model file: names, shapes, types, and a sample of every tensor's bytes. */
-uint64_t st_model_fingerprint(const struct st_gguf *g);
 
 #endif

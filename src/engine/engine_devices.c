@@ -138,6 +138,7 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
                                       .layer_split = split,
                                       .vram_limit = e->options.vram_limit,
                                       .ram_limit = e->options.ram_limit,
+                                      .kept = e->options.session_ram,
                                       .prefill = e->asked_prefill,
                                       .most_prefill = most,
                                       .threads = e->options.threads,
@@ -152,6 +153,7 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
     for (int i = 0; i < ST_MAX_DEVICES; i++)
         if (by_choice[i])
             st_device_close(by_choice[i]);
+    e->keep.limit = e->plan.host.kept;
     if (!r)
         st_plan_summary(&e->plan, e->placement_text, sizeof e->placement_text);
     return r;

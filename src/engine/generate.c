@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/engine.h"
+#include "engine/checkpoint.h"
 #include "engine/sampler.h"
 #include "text/stop.h"
 
@@ -42,18 +42,19 @@ static void emit(struct answer *a, const struct strata_event *event)
         finish(a, STRATA_END_CANCELLED);
 }
 
-/* Tokens of the prompt that the session holds already: all of its own, or none, because recurrent state only exists at its
- * end. Equal prompts need the logits of the last token as well. */
-static size_t reusable(const struct strata_session *s, const struct strata_request *q)
+/* Tokens that prompt and session have in common from the beginning. A prompt that the session holds as a whole lacks its last
+ * one, unless its logits are still there. */
+static uint32_t common_tokens(const struct strata_session *s, const struct strata_request *q)
 {
-    if (s->count > q->count || memcmp(s->ids, q->ids, s->count * sizeof *q->ids))
-        return 0;
-    return s->count < q->count || s->engine->logits_of == s ? s->count : 0;
+    uint32_t n = 0, most = (uint32_t)(s->count < q->count ? s->count : q->count);
+    while (n < most && s->ids[n] == q->ids[n])
+        n++;
+    return n == q->count && !(n == s->count && s->engine->logits_of == s) ? n - 1 : n;
 }
 
 struct reading {
     struct answer *answer;
-    size_t reused;
+    size_t reused, before; /* tokens held before anything was read, and before this part of the prompt */
     double start;
 };
 
@@ -61,25 +62,38 @@ static bool show_reading(void *user, size_t done)
 {
     struct reading *reading = user;
     struct answer *a = reading->answer;
-    a->stats->read_tokens = done;
+    done += reading->before;
+    a->stats->read_tokens = done - reading->reused;
     a->stats->read_seconds = now() - reading->start;
-    emit(a, &(struct strata_event){.kind = STRATA_EVENT_PROMPT,
-                                   .prompt_done = reading->reused + done,
-                                   .prompt_total = a->request->count});
+    emit(a, &(struct strata_event){.kind = STRATA_EVENT_PROMPT, .prompt_done = done, .prompt_total = a->request->count});
     return !a->ended;
+}
+
+/* Reads on to a length of the prompt. */
+static enum strata_result read_to(struct answer *a, struct reading *reading, size_t to)
+{
+    struct strata_session *s = a->session;
+    struct st_input in = {.ids = a->request->ids + s->count, .count = to - s->count};
+    struct st_output out = {.chunk_done = show_reading, .user = reading};
+    reading->before = s->count;
+    return in.count ? st_session_eval(s, &in, &out, a->err) : STRATA_OK;
 }
 
 static enum strata_result read_prompt(struct answer *a)
 {
     struct strata_session *s = a->session;
     const struct strata_request *q = a->request;
-    struct reading reading = {.answer = a, .reused = reusable(s, q), .start = now()};
-    if (reading.reused == 0)
-        st_session_forget(s);
-    a->stats->reused_tokens = reading.reused;
-    struct st_input in = {.ids = q->ids + reading.reused, .count = q->count - reading.reused};
-    struct st_output out = {.chunk_done = show_reading, .user = &reading};
-    return in.count ? st_session_eval(s, &in, &out, a->err) : STRATA_OK;
+    struct reading reading = {.answer = a, .start = now()};
+    enum strata_result r = st_session_rewind(s, common_tokens(s, q), a->err);
+    reading.reused = a->stats->reused_tokens = s->count;
+    uint32_t cuts[ST_CHECKPOINTS];
+    size_t n = r ? 0 : st_checkpoint_cuts(s->engine, q->ids, s->count, q->count, cuts);
+    for (size_t i = 0; i < n && !r && !a->ended; i++) {
+        r = read_to(a, &reading, cuts[i]);
+        if (!r && !a->ended)
+            r = st_checkpoint_take(s, a->err);
+    }
+    return r || a->ended ? r : read_to(a, &reading, q->count);
 }
 
 /* Shows a token and its text, as far as no stop text can begin in it. */
@@ -173,6 +187,8 @@ static enum strata_result answer_tokens(struct answer *a)
         } else {
             struct st_input in = {.ids = &token, .count = 1};
             r = st_session_eval(s, &in, &(struct st_output){0}, a->err);
+            if (!r && st_checkpoint_due(s))
+                r = st_checkpoint_take(s, a->err);
             a->stats->generate_seconds = now() - start;
         }
     }

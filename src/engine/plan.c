@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/checked.h"
+#include "engine/checkpoint.h"
 #include "engine/pipeline.h"
 
 enum {
@@ -532,10 +533,10 @@ static enum strata_result check_limits(const struct planner *p)
         return st_fail(
             p->err, STRATA_E_MEMORY,
             "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
-            "workers %llu, passes %llu), %llu may be used as --ram-limit says",
+            "workers %llu, passes %llu, kept states %llu), %llu may be used as --ram-limit says",
             (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
             (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
-            (unsigned long long)h->passes, (unsigned long long)h->limit);
+            (unsigned long long)h->passes, (unsigned long long)h->kept, (unsigned long long)h->limit);
     return STRATA_OK;
 }
 
@@ -547,6 +548,15 @@ static uint64_t file_bytes(const struct st_gguf *g)
     for (size_t i = 0; g && i < g->n_shards; i++)
         bytes += g->shards[i].map.size;
     return bytes;
+}
+
+/* Memory for checkpoints of every session: their state without what grows with the context. */
+static uint64_t default_kept(const struct st_plan *plan)
+{
+    uint64_t fixed = 0, head = (uint64_t)plan->placement.slots * sizeof(struct st_checkpoint);
+    for (int k = 0; k < plan->n_stages; k++)
+        fixed += plan->stage[k].size.state - plan->stage[k].size.kv;
+    return fixed ? ST_CHECKPOINTS_KEPT * (fixed + head) : 0;
 }
 
 /* Exact sizes of the stages and of host memory with chunks of prefill rows, and the predicted times. */
@@ -577,7 +587,8 @@ static enum strata_result size_stages(struct planner *p, uint32_t prefill)
         }
     }
     h->hand_off = (uint64_t)(plan->n_stages - 1) * ST_STAGE_PASSES * st_pipeline_buffer(&plan->placement, p->q->dims);
-    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes;
+    h->kept = p->q->kept ? p->q->kept : default_kept(plan);
+    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes + h->kept;
     return STRATA_OK;
 }
 

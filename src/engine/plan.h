@@ -38,6 +38,7 @@ struct st_plan_host {
     uint64_t hand_off;                    /* between stages, page-locked where one of the two is a device */
     uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
     uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions */
+    uint64_t kept;                        /* most that checkpoints and parked conversations may take */
     uint64_t total;
     uint64_t limit; /* most that total may be; 0: not limited */
 };
@@ -61,6 +62,7 @@ struct st_plan_request {
     const char *layer_split;         /* "auto" (NULL), or layers of each device: "10,38" */
     const char *vram_limit;          /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
     uint64_t ram_limit;              /* bytes of host memory, 0: none */
+    uint64_t kept;                   /* bytes for kept states, 0: for some checkpoints of each session */
     uint32_t prefill;                /* 0: as many rows as there is memory for, */
     uint32_t most_prefill;           /* but not more than this */
     int threads;                     /* of the CPU */

@@ -57,7 +57,8 @@ static void assert_allocated(struct strata_engine *e)
     }
     assert_int_equal(h->locked, locked);
     assert_int_equal(h->state + h->buffers, arenas);
-    assert_int_equal(h->total, h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes);
+    assert_int_equal(h->total, h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes + h->kept);
+    assert_int_equal(h->kept, e->keep.limit);
 }
 
 static void what_is_planned_is_what_is_allocated(void **state)

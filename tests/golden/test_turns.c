@@ -1,0 +1,180 @@
+/* What a request reads again of a conversation that goes on, is edited, or is answered anew (the demo model, in its chat
+ * form), and that answers do not depend on it. */
+#include "test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint.h"
+
+enum { ANSWER = 6 };
+
+static struct strata_model *model;
+static struct strata_engine *engine;
+
+#define SYSTEM "{\"role\": \"system\", \"content\": \"You answer questions about packages of Debian in one line.\"}"
+#define USER(text) ", {\"role\": \"user\", \"content\": \"" text "\"}"
+#define ASSISTANT(text) ", {\"role\": \"assistant\", \"content\": \"" text "\"}"
+
+struct reply {
+    int32_t token[ANSWER];
+    size_t tokens;
+    struct strata_stats stats;
+};
+
+static bool take(void *user, const struct strata_event *e)
+{
+    struct reply *r = user;
+    if (e->kind == STRATA_EVENT_TEXT && e->token >= 0 && r->tokens < ANSWER)
+        r->token[r->tokens++] = e->token;
+    return true;
+}
+
+static struct reply ask(struct strata_session *s, const char *messages)
+{
+    struct strata_error err;
+    struct reply reply = {.tokens = 0};
+    int32_t *ids;
+    size_t count;
+    assert_ok(strata_chat_prompt(engine->model, messages, NULL, &ids, &count, NULL, &err), &err);
+    struct strata_request q = {
+        .ids = ids, .count = count, .max_tokens = ANSWER, .ignore_eos = true, .event = take, .user = &reply};
+    strata_sampling_default(&q.sampling);
+    assert_ok(strata_generate(s, &q, &reply.stats, &err), &err);
+    assert_int_equal(reply.stats.prompt_tokens, count);
+    assert_int_equal(reply.stats.reused_tokens + reply.stats.read_tokens, count);
+    strata_free(ids);
+    return reply;
+}
+
+static size_t tokens_of(const char *messages)
+{
+    struct strata_error err;
+    int32_t *ids;
+    size_t count;
+    assert_ok(strata_chat_prompt(model, messages, "{\"add_generation_prompt\": false}", &ids, &count, NULL, &err), &err);
+    while (count && !strata_is_stop_token(model, ids[count - 1]))
+        count--; /* what a template writes between turns */
+    strata_free(ids);
+    return count;
+}
+
+/* In a session that holds nothing. */
+static void assert_same_as_cold(const char *messages, const struct reply *reply)
+{
+    struct strata_error err;
+    struct strata_session *s;
+    assert_ok(strata_session_create(engine, &s, &err), &err);
+    struct reply cold = ask(s, messages);
+    assert_int_equal(cold.stats.reused_tokens, 0);
+    assert_memory_equal(cold.token, reply->token, sizeof cold.token);
+    strata_session_free(s);
+}
+
+static void turns_are_read_once_and_edits_from_the_turn_before(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_session *s;
+    const char *first = "[" SYSTEM USER("What is gimp?") "]",
+               *second = "[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") USER("And what is vlc?") "]",
+               *third = "[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") USER("And what is nginx?") "]",
+               *other = "[" SYSTEM USER("What is vlc?") "]";
+    assert_ok(strata_session_create(engine, &s, &err), &err);
+    struct reply r = ask(s, first);
+    assert_int_equal(r.stats.reused_tokens, 0);
+
+    /* The same again, as for another answer: only what follows the last turn is read. */
+    struct reply again = ask(s, first);
+    assert_int_equal(again.stats.reused_tokens, tokens_of(first));
+    assert_true(again.stats.read_tokens < 12);
+    assert_memory_equal(r.token, again.token, sizeof r.token);
+
+    /* The conversation goes on with another answer than the one that was computed. */
+    r = ask(s, second);
+    assert_int_equal(r.stats.reused_tokens, tokens_of(first));
+    assert_same_as_cold(second, &r);
+
+    /* Its last question is edited: the answer before it is not read again. */
+    r = ask(s, third);
+    assert_int_equal(r.stats.reused_tokens, tokens_of("[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") "]"));
+    assert_same_as_cold(third, &r);
+
+    /* The first question is edited: the system's message is not read again. */
+    r = ask(s, other);
+    assert_int_equal(r.stats.reused_tokens, tokens_of("[" SYSTEM "]"));
+    assert_same_as_cold(other, &r);
+    strata_session_free(s);
+}
+
+static void cuts_are_the_last_turns_the_first_one_and_every_16k_tokens(void **state)
+{
+    (void)state;
+    enum { COUNT = 60000 };
+    static int32_t ids[COUNT];
+    uint32_t cuts[ST_CHECKPOINTS];
+    int32_t stop = 0, plain = 0;
+    while (!strata_is_stop_token(model, stop))
+        stop++;
+    while (strata_is_stop_token(model, plain))
+        plain++;
+    for (size_t i = 0; i < COUNT; i++)
+        ids[i] = plain;
+    /* No turns: every 16K, and before the last token. */
+    assert_int_equal(st_checkpoint_cuts(engine, ids, 0, 40000, cuts), 3);
+    assert_int_equal(cuts[0], 16384);
+    assert_int_equal(cuts[1], 32768);
+    assert_int_equal(cuts[2], 39999);
+    assert_int_equal(st_checkpoint_cuts(engine, ids, 32768, 32769, cuts), 0);
+    assert_int_equal(st_checkpoint_cuts(engine, ids, 32768, 32800, cuts), 0);
+    /* Turns end at 100 and at the last 6 multiples of 50 before 10,000. */
+    ids[99] = stop;
+    for (size_t i = 0; i < 6; i++)
+        ids[9999 - 50 * i] = stop;
+    static const uint32_t want[] = {100, 9850, 9900, 9950, 10000};
+    assert_int_equal(st_checkpoint_cuts(engine, ids, 0, 10010, cuts), 5);
+    assert_memory_equal(cuts, want, sizeof want);
+    /* A session that holds the first turns reads the rest. */
+    assert_int_equal(st_checkpoint_cuts(engine, ids, 9900, 10010, cuts), 2);
+    assert_memory_equal(cuts, want + 3, 2 * sizeof *want);
+    /* Turns everywhere: as many as there is memory for, the first and the last among them. */
+    for (size_t i = 0; i < COUNT; i += 20)
+        ids[i] = stop;
+    size_t n = st_checkpoint_cuts(engine, ids, 0, COUNT, cuts);
+    assert_in_range(n, 6, ST_CHECKPOINTS);
+    assert_int_equal(cuts[0], 1);
+    assert_int_equal(cuts[n - 1], COUNT - 19);
+    for (size_t i = 1; i < n; i++)
+        assert_true(cuts[i] > cuts[i - 1]);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct strata_error err = {0};
+    const char *source = getenv("STRATA_TEST_SOURCE");
+    char path[1024];
+    snprintf(path, sizeof path, "%s/models/demo.gguf", source ? source : ".");
+    struct strata_engine_options o = {.threads = 2, .context = 256, .sessions = 2, .fp32 = true, .kv = STRATA_KV_F32};
+    if (!strata_model_open(path, &model, &err) && !strata_engine_create(model, &o, &engine, &err))
+        return 0;
+    fprintf(stderr, "%s\n", err.text);
+    return -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    strata_engine_free(engine);
+    strata_model_free(model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(turns_are_read_once_and_edits_from_the_turn_before),
+        cmocka_unit_test(cuts_are_the_last_turns_the_first_one_and_every_16k_tokens),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
