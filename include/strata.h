@@ -112,6 +112,8 @@ struct strata_engine_options {
     uint32_t sessions;     /* sessions that may exist at once; default 1 */
     uint64_t session_ram;  /* bytes of host memory for states of conversations: checkpoints that an edited turn goes back to, and
                             * conversations that other ones took the place of; default: 8 checkpoints of each session */
+    const char *session_dir; /* folder for conversations that have no room there, and strata_engine_keep; NULL: none */
+    uint64_t session_disk;   /* bytes of all files in it that are this model's; default 16 GiB */
     uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, 2048
                             * over several devices, 256 where the CPU computes layers */
     enum strata_kv kv;     /* storage of keys and values */
@@ -130,6 +132,9 @@ void strata_engine_free(struct strata_engine *engine);
  * left out. Valid as long as the engine; after a device was lost the next
  * request may change it. */
 const char *strata_engine_placement(const struct strata_engine *engine);
+/* Before the end: writes the conversations of all sessions and the parked ones into session_dir, if there is one, so that the
+ * next engine with the same model goes on with them. Those for which there is no room are left out. */
+enum strata_result strata_engine_keep(struct strata_engine *engine, struct strata_error *err);
 /* The options in force, defaults filled in. */
 void strata_engine_options(const struct strata_engine *engine, struct strata_engine_options *out);
 

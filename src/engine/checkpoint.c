@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/park.h"
 #include "engine/state.h"
 
 enum {
-    LAST_TURNS = 4,   /* turns at the end of a prompt that always get one */
-    SPACING = 1024,   /* tokens between two others */
-    LONG_TEXT = 256,  /* tokens behind the last turn that are worth one before the last of them */
+    LAST_TURNS = 4,  /* turns at the end of a prompt that always get one */
+    SPACING = 1024,  /* tokens between two others */
+    LONG_TEXT = 256, /* tokens behind the last turn that are worth one before the last of them */
 };
 
 void *st_keep_take(struct strata_engine *e, uint64_t bytes)
@@ -80,7 +81,8 @@ size_t st_checkpoint_cuts(const struct strata_engine *e, const int32_t *ids, siz
     size_t n = turn_cuts(e, ids, from, count, most, list), last = n ? list[0] : from;
     if (count - last > LONG_TEXT && n < most)
         n = insert(list, n, (uint32_t)count - 1);
-    for (size_t at = (from / ST_CHECKPOINT_EVERY + 1) * ST_CHECKPOINT_EVERY; at < count && n < most; at += ST_CHECKPOINT_EVERY)
+    for (size_t at = (from / ST_CHECKPOINT_EVERY + 1) * ST_CHECKPOINT_EVERY; at < count && n < most;
+         at += ST_CHECKPOINT_EVERY)
         n = insert(list, n, (uint32_t)at);
     for (size_t i = 0; i < n; i++)
         cuts[i] = list[n - 1 - i];
@@ -89,12 +91,24 @@ size_t st_checkpoint_cuts(const struct strata_engine *e, const int32_t *ids, siz
 
 /* ---- the session's list, ascending ---- */
 
+struct st_checkpoint *st_checkpoint_share(struct st_checkpoint *c)
+{
+    c->users++;
+    return c;
+}
+
+void st_checkpoint_release(struct strata_engine *e, struct st_checkpoint *c)
+{
+    if (c && --c->users == 0)
+        st_keep_free(e, c, sizeof *c + c->bytes);
+}
+
 static void drop_at(struct strata_session *s, int i)
 {
     struct st_checkpoint *c = s->point[i];
     memmove(s->point + i, s->point + i + 1, (size_t)(s->points - i - 1) * sizeof *s->point);
     s->points--;
-    st_keep_free(s->engine, c, sizeof *c + c->bytes);
+    st_checkpoint_release(s->engine, c);
 }
 
 void st_checkpoints_drop(struct strata_session *s, uint32_t tokens)
@@ -120,19 +134,21 @@ static void thin(struct strata_session *s)
     drop_at(s, least);
 }
 
-/* Room for one more. False: there is none even without the others. */
+/* A place for one more: parked conversations make room first, then the session's others. NULL: that is not enough. */
 static struct st_checkpoint *make(struct strata_session *s, uint32_t tokens, int32_t next_axis)
 {
     uint64_t bytes = st_checkpoint_bytes(s->engine);
     if (s->points == ST_CHECKPOINTS)
         thin(s);
-    struct st_checkpoint *c = st_keep_take(s->engine, bytes);
-    while (!c && s->points) {
+    struct st_checkpoint *c;
+    while (!(c = st_keep_take(s->engine, bytes))) {
+        if (st_park_make_room(s->engine))
+            continue;
+        if (!s->points)
+            return NULL;
         thin(s);
-        c = st_keep_take(s->engine, bytes);
     }
-    if (c)
-        *c = (struct st_checkpoint){.tokens = tokens, .next_axis = next_axis, .bytes = bytes - sizeof *c};
+    *c = (struct st_checkpoint){.tokens = tokens, .next_axis = next_axis, .users = 1, .bytes = bytes - sizeof *c};
     return c;
 }
 
@@ -157,7 +173,7 @@ enum strata_result st_checkpoint_take(struct strata_session *s, struct strata_er
         s->point[s->points++] = c;
         return r;
     }
-    st_keep_free(s->engine, c, sizeof *c + c->bytes);
+    st_checkpoint_release(s->engine, c);
     st_engine_find_lost(s->engine);
     return r;
 }

@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/park.h"
+
+static const uint64_t DEFAULT_SESSION_DISK = 16ull << 30;
 
 enum {
     DEFAULT_CONTEXT = 8192,
@@ -38,6 +41,7 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     o->threads = o->threads ? o->threads : st_cpu_cores();
     o->context = or_default(o->context, trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT);
     o->sessions = or_default(o->sessions, 1);
+    o->session_disk = o->session_disk ? o->session_disk : DEFAULT_SESSION_DISK;
     if (kv_type(o->kv) == ST_KV_COUNT)
         return st_fail(err, STRATA_E_ARGUMENT, "KV type %d is none of enum strata_kv", (int)o->kv);
     if (o->context > CONTEXT_MAX)
@@ -167,6 +171,8 @@ static enum strata_result prepare(const struct strata_model *model, const struct
         if (!r && !(e->options.mtp_path = e->mtp_path = strdup(e->options.mtp_path)))
             r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
     }
+    if (!r && e->options.session_dir && !(e->options.session_dir = e->session_dir = strdup(e->options.session_dir)))
+        r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
     struct st_model_options bind = bind_options(e);
     if (!r)
         r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
@@ -222,6 +228,8 @@ enum strata_result st_engine_create(const struct strata_model *model, const stru
         r = open_rows(e, err);
     if (!r)
         r = open_stages(e, err);
+    if (!r)
+        r = st_park_open(e, e->options.session_dir, e->options.session_disk, err);
     if (r) {
         strata_engine_free(e);
         return r;
@@ -240,11 +248,13 @@ void strata_engine_free(struct strata_engine *e)
 {
     if (!e)
         return;
+    st_park_close(e);
     close_stages(e);
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
     free(e->mtp_path);
+    free(e->session_dir);
     free(e->slot);
     free(e->row_memory);
     free(e);

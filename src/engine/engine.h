@@ -13,6 +13,7 @@
 enum { ST_STAGES_MAX = ST_PLAN_STAGES, ST_SESSION_POINTS = 32 };
 
 struct st_checkpoint;
+struct st_park;
 
 /* What must be the same for a saved state to be of use. */
 struct st_session_print {
@@ -46,7 +47,7 @@ struct strata_model {
 struct strata_engine {
     const struct strata_model *model;
     struct st_gguf *draft_gguf; /* NULL: none, or inside the model's file */
-    char *mtp_path;
+    char *mtp_path, *session_dir; /* the engine's copies */
     struct st_model bound; /* the whole model, weights in the file: shapes, types, host-side tables */
     struct st_model_dims dims;
     struct strata_engine_options options;
@@ -77,6 +78,7 @@ struct strata_engine {
     struct {
         uint64_t limit, used; /* bytes of host memory for states that are kept (checkpoint.h) */
     } keep;
+    struct st_park *park; /* conversations that no session holds */
 };
 
 struct strata_session {

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/checkpoint.h"
+#include "engine/park.h"
 #include "engine/sampler.h"
 #include "text/stop.h"
 
@@ -42,16 +42,6 @@ static void emit(struct answer *a, const struct strata_event *event)
         finish(a, STRATA_END_CANCELLED);
 }
 
-/* Tokens that prompt and session have in common from the beginning. A prompt that the session holds as a whole lacks its last
- * one, unless its logits are still there. */
-static uint32_t common_tokens(const struct strata_session *s, const struct strata_request *q)
-{
-    uint32_t n = 0, most = (uint32_t)(s->count < q->count ? s->count : q->count);
-    while (n < most && s->ids[n] == q->ids[n])
-        n++;
-    return n == q->count && !(n == s->count && s->engine->logits_of == s) ? n - 1 : n;
-}
-
 struct reading {
     struct answer *answer;
     size_t reused, before; /* tokens held before anything was read, and before this part of the prompt */
@@ -84,7 +74,7 @@ static enum strata_result read_prompt(struct answer *a)
     struct strata_session *s = a->session;
     const struct strata_request *q = a->request;
     struct reading reading = {.answer = a, .start = now()};
-    enum strata_result r = st_session_rewind(s, common_tokens(s, q), a->err);
+    enum strata_result r = st_park_choose(s, q->ids, q->count, a->err);
     reading.reused = a->stats->reused_tokens = s->count;
     uint32_t cuts[ST_CHECKPOINTS];
     size_t n = r ? 0 : st_checkpoint_cuts(s->engine, q->ids, s->count, q->count, cuts);

@@ -11,8 +11,10 @@
 #include "engine/checkpoint.h"
 
 enum { VERSION = 2, SAMPLE_BYTES = 256, BUFFER_BYTES = 1 << 20, ALL = ST_STATE_FIXED | ST_STATE_GROWING };
+enum { TAIL = 16 }; /* bytes behind the content: hash and end mark */
 
 static const char begin_mark[8] = "STRATAS1", end_mark[8] = "STRATAE1";
+#define DAMAGED "%s: the session file is damaged or incomplete"
 
 /* ---- fingerprints ---- */
 
@@ -68,31 +70,59 @@ static enum strata_result put_stretch(void *user, struct st_stage *stage, uint8_
     return r ? r : put(w, w->buffer, (size_t)bytes);
 }
 
+struct st_session_source st_session_source(const struct strata_session *s)
+{
+    return (struct st_session_source){.tokens = s->count,
+                                      .next_axis = s->next_axis,
+                                      .ids = s->ids,
+                                      .point = s->point,
+                                      .points = s->points,
+                                      .session = s};
+}
+
+uint64_t st_session_file_bytes(const struct strata_engine *e, const struct st_session_source *source)
+{
+    uint64_t bytes = sizeof(struct st_session_header) + st_state_shapes(e, NULL) * sizeof(struct st_state_shape) +
+                     (uint64_t)source->points * sizeof(struct st_session_point) + source->tokens * sizeof(int32_t) +
+                     st_state_bytes(e, ALL, source->tokens) + sizeof(uint64_t) + sizeof end_mark;
+    for (int i = 0; i < source->points; i++)
+        bytes += source->point[i]->bytes;
+    return bytes;
+}
+
 /* Everything before the states. shapes has room for all pieces. */
-static enum strata_result put_head(struct writer *w, struct strata_session *s, struct st_state_shape *shapes)
+static enum strata_result put_head(struct writer *w, struct strata_engine *e, const struct st_session_source *source,
+                                   struct st_state_shape *shapes)
 {
     struct st_session_header h = {.version = VERSION,
-                                  .pieces = (uint32_t)st_state_shapes(s->engine, shapes),
-                                  .print = *st_engine_print(s->engine),
-                                  .tokens = s->count,
-                                  .next_axis = s->next_axis,
-                                  .points = (uint32_t)s->points};
+                                  .pieces = (uint32_t)st_state_shapes(e, shapes),
+                                  .print = *st_engine_print(e),
+                                  .tokens = source->tokens,
+                                  .next_axis = source->next_axis,
+                                  .points = (uint32_t)source->points};
     memcpy(h.mark, begin_mark, sizeof h.mark);
     enum strata_result r = put(w, &h, sizeof h);
     if (!r)
         r = put(w, shapes, h.pieces * sizeof *shapes);
-    for (int i = 0; i < s->points && !r; i++)
-        r = put(w, &(struct st_session_point){s->point[i]->tokens, s->point[i]->next_axis}, sizeof(struct st_session_point));
-    return r ? r : put(w, s->ids, s->count * sizeof *s->ids);
+    for (int i = 0; i < source->points && !r; i++) {
+        struct st_session_point point = {source->point[i]->tokens, source->point[i]->next_axis};
+        r = put(w, &point, sizeof point);
+    }
+    return r ? r : put(w, source->ids, source->tokens * sizeof *source->ids);
 }
 
-static enum strata_result put_states(struct writer *w, const struct strata_session *s)
+static enum strata_result put_states(struct writer *w, struct strata_engine *e, const struct st_session_source *source)
 {
-    enum strata_result r = st_state_walk(s, ALL, s->count, BUFFER_BYTES, put_stretch, w);
-    if (r)
-        st_engine_find_lost(s->engine);
-    for (int i = 0; i < s->points && !r; i++)
-        r = put(w, s->point[i]->state, (size_t)s->point[i]->bytes);
+    enum strata_result r;
+    if (!source->session) {
+        r = put(w, source->state, (size_t)st_state_bytes(e, ALL, source->tokens));
+    } else {
+        r = st_state_walk(source->session, ALL, source->tokens, BUFFER_BYTES, put_stretch, w);
+        if (r)
+            st_engine_find_lost(e);
+    }
+    for (int i = 0; i < source->points && !r; i++)
+        r = put(w, source->point[i]->state, (size_t)source->point[i]->bytes);
     return r;
 }
 
@@ -103,12 +133,11 @@ static enum strata_result put_end(struct writer *w)
     return r ? r : st_out_write(&w->out, end_mark, sizeof end_mark, w->err);
 }
 
-enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
+enum strata_result st_session_write(struct strata_engine *e, const char *path, const struct st_session_source *source,
+                                    struct strata_error *err)
 {
-    enum strata_result r = st_session_ready(s, err);
-    if (r)
-        return r;
-    struct st_state_shape *shapes = malloc(st_state_shapes(s->engine, NULL) * sizeof *shapes + 1);
+    enum strata_result r;
+    struct st_state_shape *shapes = malloc(st_state_shapes(e, NULL) * sizeof *shapes + 1);
     struct writer w = {.err = err, .hash = XXH3_createState(), .buffer = malloc(BUFFER_BYTES)};
     if (!shapes || !w.hash || !w.buffer) {
         r = st_fail(err, STRATA_E_MEMORY, "%s: no memory", path);
@@ -117,9 +146,9 @@ enum strata_result strata_session_save(struct strata_session *s, const char *pat
         st_out_sweep(path);
         r = st_out_open(path, &w.out, err);
         if (!r)
-            r = put_head(&w, s, shapes);
+            r = put_head(&w, e, source, shapes);
         if (!r)
-            r = put_states(&w, s);
+            r = put_states(&w, e, source);
         if (!r)
             r = put_end(&w);
         if (!r)
@@ -131,6 +160,13 @@ enum strata_result strata_session_save(struct strata_session *s, const char *pat
     free(w.buffer);
     free(shapes);
     return r;
+}
+
+enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
+{
+    enum strata_result r = st_session_ready(s, err);
+    struct st_session_source source = st_session_source(s);
+    return r ? r : st_session_write(s->engine, path, &source, err);
 }
 
 /* ---- reading ---- */
@@ -191,21 +227,18 @@ static bool points_in_order(const struct st_session_view *v)
     return axis_in_range(v->h.next_axis);
 }
 
-enum strata_result st_session_parse(const uint8_t *data, uint64_t size, const char *name, struct st_session_view *out,
-                                    struct strata_error *err)
+enum strata_result st_session_peek(const uint8_t *data, uint64_t size, const char *name, struct st_session_view *out,
+                                   struct strata_error *err)
 {
     struct st_session_view v = {.shapes = NULL};
-    const uint64_t tail = sizeof(uint64_t) + sizeof end_mark;
-    if (size < sizeof v.h + tail || memcmp(data, begin_mark, sizeof begin_mark))
+    if (size < sizeof v.h + TAIL || memcmp(data, begin_mark, sizeof begin_mark))
         return st_fail(err, STRATA_E_FORMAT, "%s: not a session file", name);
     memcpy(&v.h, data, sizeof v.h);
     if (v.h.version != VERSION)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: session file version %u, not %d", name, v.h.version, VERSION);
-    uint64_t hash;
-    const uint8_t *at = data + sizeof v.h, *end = data + size - tail;
-    memcpy(&hash, end, sizeof hash);
-    if (memcmp(end + sizeof hash, end_mark, sizeof end_mark) || XXH3_64bits(data, size - tail) != hash)
-        return st_fail(err, STRATA_E_FORMAT, "%s: the session file is damaged or incomplete", name);
+    const uint8_t *at = data + sizeof v.h, *end = data + size - TAIL;
+    if (memcmp(end + sizeof(uint64_t), end_mark, sizeof end_mark))
+        return st_fail(err, STRATA_E_FORMAT, DAMAGED, name);
     v.shapes = take(&at, end, v.h.pieces, sizeof(struct st_state_shape));
     v.points = v.shapes ? take(&at, end, v.h.points, sizeof(struct st_session_point)) : NULL;
     v.ids = v.points ? take(&at, end, v.h.tokens, sizeof(int32_t)) : NULL;
@@ -217,6 +250,21 @@ enum strata_result st_session_parse(const uint8_t *data, uint64_t size, const ch
         return st_fail(err, STRATA_E_FORMAT, "%s: checkpoints or positions of the session file are out of order", name);
     *out = v;
     return STRATA_OK;
+}
+
+enum strata_result st_session_parse(const uint8_t *data, uint64_t size, const char *name, struct st_session_view *out,
+                                    struct strata_error *err)
+{
+    uint64_t hash;
+    struct st_session_view v;
+    bool marked = size >= sizeof v.h + TAIL && !memcmp(data, begin_mark, sizeof begin_mark);
+    memcpy(&v.h, data, marked ? sizeof v.h : 0);
+    if (marked && v.h.version == VERSION) { /* a file of another version or kind is not damaged */
+        memcpy(&hash, data + size - TAIL, sizeof hash);
+        if (XXH3_64bits(data, size - TAIL) != hash)
+            return st_fail(err, STRATA_E_FORMAT, DAMAGED, name);
+    }
+    return st_session_peek(data, size, name, out, err);
 }
 
 static enum strata_result same_print(struct strata_engine *e, const struct st_session_print *p, const char *name,
@@ -271,7 +319,7 @@ static void take_points(struct strata_session *s, const struct st_session_view *
 
 enum strata_result st_session_take(struct strata_session *s, const struct st_session_view *v, struct strata_error *err)
 {
-    strata_session_reset(s);
+    st_session_forget(s);
     memcpy(s->ids, v->ids, v->h.tokens * sizeof *s->ids);
     enum strata_result r = st_state_write(s, ALL, v->h.tokens, v->state, err);
     if (r) {

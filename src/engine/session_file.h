@@ -1,13 +1,13 @@
-/* Session files: a conversation's tokens and state, for any engine with the same model and settings, whatever its devices.
+/* Session files: a conversation's tokens and state, for any engine with the same model and settings, whatever its
+ * devices.
  *
  * Little-endian, version 2:
  *     header (struct st_session_header)
  *     the form of each piece of state: u64 unit_bytes, u32 outer, u32 tokens_per_unit   [pieces]
  *     checkpoints, ascending: u32 tokens, i32 next_axis                                  [points]
  *     i32 ids[tokens]
- *     the state after all tokens: for each piece, in the order of layers and then the draft layer's, its outer arrays of used units
- *     for each checkpoint its fixed pieces
- *     u64 XXH3 of everything before, "STRATAE1" */
+ *     the state after all tokens: for each piece, in the order of layers and then the draft layer's, its outer arrays
+ * of used units for each checkpoint its fixed pieces u64 XXH3 of everything before, "STRATAE1" */
 #ifndef ST_ENGINE_SESSION_FILE_H
 #define ST_ENGINE_SESSION_FILE_H
 
@@ -27,17 +27,36 @@ struct st_session_point {
     int32_t next_axis;
 };
 
-/* A file's parts, checked against each other: marks, hash, sizes, order of checkpoints. Pointers into the file's bytes, which
- * are not aligned. */
+/* A file's parts, checked against each other: marks, hash, sizes, order of checkpoints. Pointers into the file's bytes,
+ * which are not aligned. */
 struct st_session_view {
     struct st_session_header h;
     const uint8_t *shapes, *points, *ids, *state, *point_states;
     uint64_t state_bytes, fixed_bytes; /* after all tokens; of one checkpoint */
 };
 
+/* What a file is written from: a session's state in the stages, or a copy of it. */
+struct st_session_source {
+    uint32_t tokens;
+    int32_t next_axis;
+    const int32_t *ids;
+    struct st_checkpoint *const *point; /* [points], ascending */
+    int points;
+    const struct strata_session *session; /* NULL: */
+    const uint8_t *state;                 /* as st_state_read gives all pieces */
+};
+struct st_session_source st_session_source(const struct strata_session *s);
+enum strata_result st_session_write(struct strata_engine *e, const char *path, const struct st_session_source *source,
+                                    struct strata_error *err);
+/* Bytes that the file will have. */
+uint64_t st_session_file_bytes(const struct strata_engine *e, const struct st_session_source *source);
+
 /* name is for messages. Nothing about an engine is checked. */
 enum strata_result st_session_parse(const uint8_t *data, uint64_t size, const char *name, struct st_session_view *out,
                                     struct strata_error *err);
+/* The same without looking at what the hash covers: what is found is not to be relied on yet. */
+enum strata_result st_session_peek(const uint8_t *data, uint64_t size, const char *name, struct st_session_view *out,
+                                   struct strata_error *err);
 struct st_session_point st_session_view_point(const struct st_session_view *v, uint32_t i);
 
 /* Whether the engine's sessions can take the view's state; the message names what differs. */

@@ -7,7 +7,8 @@
 
 static struct st_state_shape shape_of(const struct st_state_piece *p)
 {
-    return (struct st_state_shape){.unit_bytes = p->unit_bytes, .outer = p->outer, .tokens_per_unit = p->tokens_per_unit};
+    return (struct st_state_shape){
+        .unit_bytes = p->unit_bytes, .outer = p->outer, .tokens_per_unit = p->tokens_per_unit};
 }
 
 static unsigned kind_of(const struct st_state_piece *p)

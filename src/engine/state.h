@@ -1,9 +1,9 @@
-/* The state of a session, wherever its stages are: the same bytes in the same order for every split over devices. First the
- * pieces of the trunk in the order of layers, then those of the draft layer.
+/* The state of a session, wherever its stages are: the same bytes in the same order for every split over devices. First
+ * the pieces of the trunk in the order of layers, then those of the draft layer.
  *
- * A piece is fixed (recurrent state, rings: one unit whatever the length, overwritten by every token) or growing (keys and
- * values, block keys: a unit for every so many tokens, never written again). A session can go back to an earlier length where
- * its fixed pieces are known; the growing ones then count for less. */
+ * A piece is fixed (recurrent state, rings: one unit whatever the length, overwritten by every token) or growing (keys
+ * and values, block keys: a unit for every so many tokens, never written again). A session can go back to an earlier
+ * length where its fixed pieces are known; the growing ones then count for less. */
 #ifndef ST_ENGINE_STATE_H
 #define ST_ENGINE_STATE_H
 
@@ -26,7 +26,8 @@ size_t st_state_shapes(const struct strata_engine *e, struct st_state_shape *sha
 /* Bytes of the pieces of these kinds after tokens tokens. */
 uint64_t st_state_bytes(const struct strata_engine *e, unsigned kinds, uint32_t tokens);
 
-/* A walk over the session's bytes in stretches of at most `most`; ends at the first failure of visit, which it returns. */
+/* A walk over the session's bytes in stretches of at most `most`; ends at the first failure of visit, which it returns.
+ */
 typedef enum strata_result st_state_visit(void *user, struct st_stage *stage, uint8_t *at, uint64_t bytes);
 enum strata_result st_state_walk(const struct strata_session *s, unsigned kinds, uint32_t tokens, uint64_t most,
                                  st_state_visit *visit, void *user);

@@ -1,5 +1,6 @@
-/* kill -9 while a session is saved: the file holds the session of before or the new one, whole, and what killed writers leave
- * behind is cleared away. A second process saves and kills itself between two system calls, or in the middle of a write.
+/* kill -9 while a session is saved: the file holds the session of before or the new one, whole, and what killed writers
+ * leave behind is cleared away. A second process saves and kills itself between two system calls, or in the middle of a
+ * write.
  *
  * test_save: a short form. test_save long: 200 times. */
 #include "test.h"
@@ -177,7 +178,8 @@ static size_t leftovers(void)
     return n;
 }
 
-/* The file's session has the bits of one that was never saved, at its end and at its last checkpoint. Returns its length. */
+/* The file's session has the bits of one that was never saved, at its end and at its last checkpoint. Returns its
+ * length. */
 static uint32_t check_file(const char *path)
 {
     static float got[TINY_VOCABULARY], want[TINY_VOCABULARY];

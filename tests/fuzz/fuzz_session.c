@@ -1,4 +1,5 @@
-/* A session file from anywhere: parsed as it is, and once more with a hash that is right, so that inputs get past it. */
+/* A session file from anywhere: parsed as it is, and once more with a hash that is right, so that inputs get past it.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

@@ -1,10 +1,12 @@
-/* Sessions that go back, are saved and come back: after any order of such steps a session gives the bits of one that read the
- * same tokens in the same chunks, and nearly those of one that read them in other chunks. */
+/* Sessions that go back, are saved and come back: after any order of such steps a session gives the bits of one that
+ * read the same tokens in the same chunks, and nearly those of one that read them in other chunks. */
 #include "test.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <sys/stat.h>
 
-#include "engine/checkpoint.h"
+#include "engine/park.h"
 #include "engine/state.h"
 #include "fixture.h"
 #include "model/convert.h"
@@ -15,7 +17,7 @@ static const float tolerance = 2e-4f;
 static struct strata_model *model;
 static char *draft;
 
-static struct strata_engine *engine(uint64_t session_ram, bool with_draft)
+static struct strata_engine *engine_in(uint64_t session_ram, bool with_draft, const char *dir, uint64_t disk)
 {
     struct strata_error err;
     struct strata_engine *e;
@@ -24,12 +26,19 @@ static struct strata_engine *engine(uint64_t session_ram, bool with_draft)
                                       .prefill = 16,
                                       .sessions = 2,
                                       .session_ram = session_ram,
+                                      .session_dir = dir,
+                                      .session_disk = disk,
                                       .kv = STRATA_KV_F32,
                                       .fp32 = true,
                                       .mtp_path = with_draft ? draft : NULL};
     assert_ok(strata_engine_create(model, &o, &e, &err), &err);
     assert_int_equal(e->dims.vocabulary, VOCABULARY);
     return e;
+}
+
+static struct strata_engine *engine(uint64_t session_ram, bool with_draft)
+{
+    return engine_in(session_ram, with_draft, NULL, 0);
 }
 
 static struct strata_session *session(struct strata_engine *e)
@@ -48,7 +57,7 @@ static uint32_t draw(uint64_t *seed, uint32_t n)
 
 /* What a session should hold, and in which chunks it was read. */
 struct story {
-    int32_t ids[CONTEXT];
+    int32_t first, ids[CONTEXT];
     uint32_t count, chunk[CONTEXT], chunks;
 };
 
@@ -72,8 +81,8 @@ static void append(struct strata_session *s, struct story *t, uint64_t *seed, ui
     t->chunk[t->chunks++] = n;
 }
 
-/* The next token's logits of s are those of a session that reads the story now: in the same chunks bit for bit, in chunks of
- * 16 within the tolerance. s goes one token on. */
+/* The next token's logits of s are those of a session that reads the story now: in the same chunks bit for bit, in
+ * chunks of 16 within the tolerance. s goes one token on. */
 static void check(struct strata_session *s, struct strata_session *other, struct story *t, uint64_t *seed)
 {
     static float got[VOCABULARY], same[VOCABULARY], cold[VOCABULARY];
@@ -208,6 +217,159 @@ static void checkpoints_stay_within_their_memory_and_spread(void **state)
     strata_engine_free(e);
 }
 
+/* ---- parked conversations ---- */
+
+enum { STORIES = 3 };
+
+/* Bytes of the session files in a folder; removes them with the folder on request. */
+static uint64_t folder_bytes(const char *dir, bool removing)
+{
+    uint64_t bytes = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (strstr(e->d_name, ".session") && !fstatat(dirfd(d), e->d_name, &st, 0))
+            bytes += (uint64_t)st.st_size;
+        if (removing)
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+    if (removing)
+        rmdir(dir);
+    return bytes;
+}
+
+/* A request of a conversation: all it has, or a part, and something new. Returns what did not have to be read. */
+static uint32_t request(struct strata_session *s, struct story *t, uint64_t *random)
+{
+    struct strata_error err;
+    int32_t ids[CONTEXT];
+    uint32_t keep = draw(random, 3) && t->count ? t->count : t->count / 2, n = 1 + draw(random, 16);
+    if (keep + n + 2 > CONTEXT / 2)
+        keep = 60;
+    memcpy(ids, t->ids, keep * sizeof *ids);
+    for (uint32_t i = 0; i < n; i++)
+        ids[keep + i] = (int32_t)draw(random, VOCABULARY);
+    if (!keep)
+        ids[0] = t->first; /* conversations have nothing in common */
+    assert_ok(st_park_choose(s, ids, keep + n, &err), &err);
+    uint32_t had = s->count;
+    assert_in_range(had, 0, keep);
+    story_back(t, had);
+    for (uint32_t more; t->count < keep + n; t->count += more) {
+        more = keep + n - t->count < 16 ? keep + n - t->count : 16;
+        memcpy(t->ids + t->count, ids + t->count, more * sizeof *ids);
+        assert_ok(strata_session_eval(s, ids + t->count, more, false, NULL, &err), &err);
+        t->chunk[t->chunks++] = more;
+        if (draw(random, 2))
+            assert_ok(st_checkpoint_take(s, &err), &err);
+    }
+    return had;
+}
+
+static void conversations_that_take_turns_come_back_bit_for_bit(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    const char *dir = work_path("parked");
+    struct strata_engine *e = engine(0, false);
+    uint64_t point = st_checkpoint_bytes(e), whole = st_state_bytes(e, ST_STATE_FIXED | ST_STATE_GROWING, CONTEXT / 2);
+    strata_engine_free(e);
+    const struct {
+        uint64_t ram, disk;
+        bool files;
+    } limits[] = {{40 * point + 4 * whole, 0, false},     /* room for everything */
+                  {8 * point, 0, false},                  /* for next to nothing */
+                  {8 * point + whole, 100 * whole, true}, /* and the rest in files */
+                  {4096, 2 * whole + 20 * point, true}};  /* in a few files alone */
+    for (size_t k = 0; k < sizeof limits / sizeof *limits; k++) {
+        struct story t[STORIES] = {{.first = 1}, {.first = 2}, {.first = 3}};
+        uint64_t random = 77 + k, had = 0;
+        struct st_park_info info;
+        e = engine_in(limits[k].ram, false, limits[k].files ? dir : NULL, limits[k].disk);
+        struct strata_session *s = session(e), *other = session(e);
+        for (int step = 0; step < STEPS; step++) {
+            uint32_t i = draw(&random, STORIES);
+            had += request(s, &t[i], &random);
+            if (step % 3 == 0)
+                check(s, other, &t[i], &random);
+            assert_true(e->keep.used <= e->keep.limit);
+            if (limits[k].files)
+                assert_true(folder_bytes(dir, false) <= limits[k].disk);
+            if (limits[k].files && step % 16 == 15) { /* the end of the program, announced or not */
+                if (step % 32 == 15)
+                    assert_ok(strata_engine_keep(e, &err), &err);
+                strata_session_free(s);
+                strata_session_free(other);
+                strata_engine_free(e);
+                e = engine_in(limits[k].ram, false, dir, limits[k].disk);
+                s = session(e);
+                other = session(e);
+            }
+        }
+        st_park_info(e, &info);
+        assert_string_equal(info.last_failure, "");
+        assert_int_equal(info.in_files > 0, limits[k].files);
+        print_message("# %llu tokens were not read again\n", (unsigned long long)had);
+        assert_true(had > 200);
+        strata_session_free(s);
+        strata_session_free(other);
+        st_park_close(e);
+        assert_int_equal(e->keep.used, 0);
+        strata_engine_free(e);
+        folder_bytes(dir, true);
+    }
+}
+
+static void a_parked_file_that_is_damaged_costs_a_cold_read_and_says_so(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine *second = NULL;
+    struct st_park_info info;
+    const char *dir = work_path("damaged");
+    struct strata_engine *e = engine_in(0, false, dir, 0);
+    struct strata_session *s = session(e);
+    struct strata_engine_options o = {.session_dir = dir};
+    assert_int_equal(strata_engine_create(model, &o, &second, &err), STRATA_OK); /* other settings: other files */
+    strata_engine_free(second);
+    struct story t = {.first = 1};
+    uint64_t random = 9;
+    append(s, &t, &random, 50);
+    assert_ok(strata_engine_keep(e, &err), &err);
+    strata_session_free(s);
+    strata_engine_options(e, &o);
+    assert_int_equal(strata_engine_create(model, &o, &second, &err), STRATA_E_IO);
+    assert_non_null(strstr(err.text, "another program"));
+    strata_engine_free(e);
+
+    DIR *d = opendir(dir);
+    char path[PATH_SIZE + 300] = "";
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (strstr(entry->d_name, ".session"))
+            snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+    closedir(d);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "damage", 6, 4000), 6);
+    close(fd);
+
+    e = engine_in(0, false, dir, 0);
+    s = session(e);
+    st_park_info(e, &info);
+    assert_int_equal(info.in_files, 1);
+    assert_ok(st_park_choose(s, t.ids, 51, &err), &err);
+    assert_int_equal(s->count, 0);
+    st_park_info(e, &info);
+    assert_int_equal(info.in_files, 0);
+    assert_non_null(strstr(info.last_failure, "damaged"));
+    assert_int_equal(folder_bytes(dir, false), 0);
+    strata_session_free(s);
+    strata_engine_free(e);
+    folder_bytes(dir, true);
+}
+
 static int setup(void **state)
 {
     struct strata_error err = {0};
@@ -241,6 +403,8 @@ int main(void)
         cmocka_unit_test(any_order_of_steps_gives_the_bits_of_the_same_chunks),
         cmocka_unit_test(a_session_goes_back_to_the_nearest_checkpoint),
         cmocka_unit_test(checkpoints_stay_within_their_memory_and_spread),
+        cmocka_unit_test(conversations_that_take_turns_come_back_bit_for_bit),
+        cmocka_unit_test(a_parked_file_that_is_damaged_costs_a_cold_read_and_says_so),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

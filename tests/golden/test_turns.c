@@ -1,5 +1,5 @@
-/* What a request reads again of a conversation that goes on, is edited, or is answered anew (the demo model, in its chat
- * form), and that answers do not depend on it. */
+/* What a request reads again of a conversation that goes on, is edited, or is answered anew (the demo model, in its
+ * chat form), and that answers do not depend on it. */
 #include "test.h"
 
 #include <stdlib.h>
@@ -52,7 +52,8 @@ static size_t tokens_of(const char *messages)
     struct strata_error err;
     int32_t *ids;
     size_t count;
-    assert_ok(strata_chat_prompt(model, messages, "{\"add_generation_prompt\": false}", &ids, &count, NULL, &err), &err);
+    assert_ok(strata_chat_prompt(model, messages, "{\"add_generation_prompt\": false}", &ids, &count, NULL, &err),
+              &err);
     while (count && !strata_is_stop_token(model, ids[count - 1]))
         count--; /* what a template writes between turns */
     strata_free(ids);
@@ -97,7 +98,8 @@ static void turns_are_read_once_and_edits_from_the_turn_before(void **state)
 
     /* Its last question is edited: the answer before it is not read again. */
     r = ask(s, third);
-    assert_int_equal(r.stats.reused_tokens, tokens_of("[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") "]"));
+    assert_int_equal(r.stats.reused_tokens,
+                     tokens_of("[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") "]"));
     assert_same_as_cold(third, &r);
 
     /* The first question is edited: the system's message is not read again. */

@@ -1,0 +1,544 @@
+/* Parked conversations: see park.h. */
+#include "engine/park.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "engine/session_file.h"
+
+enum { ALL = ST_STATE_FIXED | ST_STATE_GROWING, MANY_TOKENS = 1024 };
+
+/* A conversation, in memory (state) or in a file (path). */
+struct parked {
+    struct parked *next; /* the one that was used before this one */
+    uint32_t tokens;
+    int32_t next_axis;
+    int32_t *ids;
+    struct st_session_point where[ST_CHECKPOINTS]; /* checkpoints, ascending */
+    struct st_checkpoint *point[ST_CHECKPOINTS];   /* shared with sessions; not of files */
+    int points;
+    uint8_t *state;
+    uint64_t state_bytes;
+    char *path;
+    uint64_t file_bytes;
+};
+
+struct st_park {
+    struct parked *first; /* used last */
+    char *dir;
+    int lock; /* of the folder */
+    uint64_t file_limit, file_used, dropped, number;
+    char prefix[20]; /* of the names of files that sessions of this engine can take */
+    char last_failure[300];
+};
+
+/* ---- the list ---- */
+
+static void put_first(struct st_park *park, struct parked *p)
+{
+    p->next = park->first;
+    park->first = p;
+}
+
+static void detach(struct st_park *park, struct parked *p)
+{
+    struct parked **at = &park->first;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+}
+
+static void free_memory(struct strata_engine *e, struct parked *p)
+{
+    for (int i = 0; i < p->points; i++) {
+        st_checkpoint_release(e, p->point[i]);
+        p->point[i] = NULL;
+    }
+    st_keep_free(e, p->state, p->state_bytes);
+    p->state = NULL;
+}
+
+static void free_parked(struct strata_engine *e, struct parked *p)
+{
+    free_memory(e, p);
+    st_keep_free(e, p->ids, p->tokens * sizeof *p->ids);
+    free(p->path);
+    st_keep_free(e, p, sizeof *p);
+}
+
+static void remove_file(struct st_park *park, struct parked *p)
+{
+    if (p->path && !unlink(p->path))
+        park->file_used -= p->file_bytes;
+}
+
+/* Takes a detached conversation out of the world. */
+static void discard(struct strata_engine *e, struct parked *p)
+{
+    remove_file(e->park, p);
+    free_parked(e, p);
+}
+
+static struct parked *new_parked(struct strata_engine *e, uint32_t tokens)
+{
+    struct parked *p = st_keep_take(e, sizeof *p);
+    int32_t *ids = p ? st_keep_take(e, tokens * sizeof *ids) : NULL;
+    if (!ids) {
+        st_keep_free(e, p, sizeof *p);
+        return NULL;
+    }
+    *p = (struct parked){.tokens = tokens, .ids = ids};
+    return p;
+}
+
+static void failed(struct st_park *park, const struct strata_error *why)
+{
+    snprintf(park->last_failure, sizeof park->last_failure, "%.*s", (int)sizeof park->last_failure - 1, why->text);
+}
+
+/* ---- files ---- */
+
+/* Deletes the longest unused files until bytes more fit. */
+static bool file_room(struct strata_engine *e, uint64_t bytes)
+{
+    struct st_park *park = e->park;
+    while (bytes <= park->file_limit && park->file_used > park->file_limit - bytes) {
+        struct parked *last = NULL;
+        for (struct parked *p = park->first; p; p = p->next)
+            last = p->path ? p : last;
+        if (!last)
+            return false;
+        detach(park, last);
+        discard(e, last);
+        park->dropped++;
+    }
+    return bytes <= park->file_limit;
+}
+
+/* Writes a conversation to a file and gives *p its name. */
+static enum strata_result write_file(struct strata_engine *e, struct parked *p, const struct st_session_source *source,
+                                     struct strata_error *err)
+{
+    struct st_park *park = e->park;
+    size_t room = strlen(park->dir) + sizeof park->prefix + 40;
+    uint64_t bytes = st_session_file_bytes(e, source);
+    char *path = malloc(room);
+    struct strata_error why;
+    if (!path)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a file's name", park->dir);
+    snprintf(path, room, "%s/%s%08llx.session", park->dir, park->prefix, (unsigned long long)++park->number);
+    enum strata_result r = STRATA_OK;
+    if (!file_room(e, bytes))
+        r = st_fail(&why, STRATA_E_LIMIT,
+                    "%s: a conversation of %llu bytes has no room in the %llu that files may take", park->dir,
+                    (unsigned long long)bytes, (unsigned long long)park->file_limit);
+    if (!r)
+        r = st_session_write(e, path, source, &why);
+    if (r) {
+        failed(park, &why);
+        free(path);
+        return st_fail(err, r, "%s", why.text);
+    }
+    p->path = path;
+    p->file_bytes = bytes;
+    park->file_used += bytes;
+    return r;
+}
+
+static struct st_session_source source_of(const struct parked *p)
+{
+    return (struct st_session_source){.tokens = p->tokens,
+                                      .next_axis = p->next_axis,
+                                      .ids = p->ids,
+                                      .point = p->point,
+                                      .points = p->points,
+                                      .state = p->state};
+}
+
+bool st_park_make_room(struct strata_engine *e)
+{
+    struct parked *last = NULL;
+    for (struct parked *p = e->park ? e->park->first : NULL; p; p = p->next)
+        last = p->state ? p : last;
+    if (!last)
+        return false;
+    struct st_session_source source = source_of(last);
+    if (e->park->dir && !write_file(e, last, &source, NULL)) {
+        free_memory(e, last);
+        return true;
+    }
+    detach(e->park, last);
+    discard(e, last);
+    e->park->dropped++;
+    return true;
+}
+
+enum strata_result st_park_flush(struct strata_engine *e, struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (struct parked *p = e->park->first; p && e->park->dir && !r; p = p->next) {
+        struct st_session_source source = source_of(p);
+        if (!p->state)
+            continue;
+        r = write_file(e, p, &source, err);
+        if (!r)
+            free_memory(e, p);
+    }
+    return r;
+}
+
+/* A file that lies in the folder from before. */
+static void adopt(struct strata_engine *e, const char *path, uint64_t bytes)
+{
+    struct st_map map;
+    struct st_session_view v;
+    if (st_map_open(path, &map, NULL))
+        return;
+    bool good = !st_session_peek(map.data, map.size, path, &v, NULL) && !st_session_fits(e, &v, path, NULL) &&
+                v.h.points <= ST_CHECKPOINTS;
+    struct parked *p = good ? new_parked(e, v.h.tokens) : NULL;
+    char *copy = p ? strdup(path) : NULL;
+    if (copy) {
+        p->next_axis = v.h.next_axis;
+        memcpy(p->ids, v.ids, p->tokens * sizeof *p->ids);
+        p->points = (int)v.h.points;
+        for (uint32_t i = 0; i < v.h.points; i++)
+            p->where[i] = st_session_view_point(&v, i);
+        p->path = copy;
+        p->file_bytes = bytes;
+        e->park->file_used += bytes;
+        put_first(e->park, p);
+    } else if (p) {
+        free_parked(e, p);
+    }
+    st_map_close(&map);
+    if (!good)
+        unlink(path); /* by its name it is ours, and nobody can use it */
+}
+
+struct found {
+    struct timespec time;
+    uint64_t bytes;
+    char name[64];
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const struct timespec *x = &((const struct found *)a)->time, *y = &((const struct found *)b)->time;
+    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec)
+                                  : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/* The folder's files with this engine's prefix; *list is freed by the caller. */
+static size_t list_files(const struct st_park *park, int folder, struct found **list)
+{
+    size_t n = 0, room = 0;
+    int copy = dup(folder);
+    DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
+    *list = NULL;
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        struct stat st;
+        const char *name = entry->d_name, *end = strstr(name, ".session");
+        if (strncmp(name, park->prefix, strlen(park->prefix)) || !end || end[8] ||
+            strlen(name) >= sizeof(*list)->name || fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISREG(st.st_mode))
+            continue;
+        if (n == room) {
+            struct found *more = realloc(*list, (room = room ? 2 * room : 64) * sizeof *more);
+            if (!more)
+                break;
+            *list = more;
+        }
+        (*list)[n] = (struct found){.time = st.st_mtim, .bytes = (uint64_t)st.st_size};
+        strcpy((*list)[n++].name, name);
+    }
+    if (d)
+        closedir(d);
+    else if (copy >= 0)
+        close(copy);
+    return n;
+}
+
+static void adopt_all(struct strata_engine *e, int folder)
+{
+    struct st_park *park = e->park;
+    struct found *list;
+    size_t n = list_files(park, folder, &list);
+    if (n)
+        qsort(list, n, sizeof *list, by_time);
+    for (size_t i = 0; i < n; i++) {
+        size_t room = strlen(park->dir) + sizeof list->name + 2;
+        char *path = malloc(room);
+        if (!path)
+            break;
+        snprintf(path, room, "%s/%s", park->dir, list[i].name);
+        uint64_t number = strtoull(list[i].name + strlen(park->prefix), NULL, 16);
+        park->number = number > park->number ? number : park->number;
+        st_out_sweep(path);
+        adopt(e, path, list[i].bytes);
+        free(path);
+    }
+    free(list);
+    file_room(e, 0);
+}
+
+static enum strata_result open_dir(struct strata_engine *e, const char *dir, struct strata_error *err)
+{
+    struct st_park *park = e->park;
+    const struct st_session_print *print = st_engine_print(e);
+    snprintf(park->prefix, sizeof park->prefix, "%016llx-", (unsigned long long)XXH3_64bits(print, sizeof *print));
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return st_fail(err, STRATA_E_IO, "%s: cannot make the folder: %s", dir, strerror(errno));
+    size_t room = strlen(dir) + sizeof park->prefix + 8;
+    char *name = malloc(room);
+    park->dir = strdup(dir);
+    if (!name || !park->dir) {
+        free(name);
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory", dir);
+    }
+    snprintf(name, room, "%s/%slock", dir, park->prefix);
+    park->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    free(name);
+    if (park->lock < 0)
+        return st_fail(err, STRATA_E_IO, "%s: cannot write into the folder: %s", dir, strerror(errno));
+    if (flock(park->lock, LOCK_EX | LOCK_NB))
+        return st_fail(err, STRATA_E_IO, "%s: another program keeps conversations of the same model there", dir);
+    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return st_fail(err, STRATA_E_IO, "%s: cannot open the folder: %s", dir, strerror(errno));
+    adopt_all(e, folder);
+    close(folder);
+    return STRATA_OK;
+}
+
+enum strata_result st_park_open(struct strata_engine *e, const char *dir, uint64_t limit, struct strata_error *err)
+{
+    e->park = calloc(1, sizeof *e->park);
+    if (!e->park)
+        return st_fail(err, STRATA_E_MEMORY, "no memory for parked conversations");
+    e->park->lock = -1;
+    e->park->file_limit = limit;
+    return dir ? open_dir(e, dir, err) : STRATA_OK;
+}
+
+void st_park_close(struct strata_engine *e)
+{
+    struct st_park *park = e->park;
+    if (!park)
+        return;
+    for (struct parked *p; (p = park->first);) {
+        detach(park, p);
+        free_parked(e, p);
+    }
+    if (park->lock >= 0)
+        close(park->lock);
+    free(park->dir);
+    free(park);
+    e->park = NULL;
+}
+
+/* ---- parking ---- */
+
+static uint32_t common(const int32_t *a, size_t n, const int32_t *b, size_t m)
+{
+    size_t i = 0, most = n < m ? n : m;
+    while (i < most && a[i] == b[i])
+        i++;
+    return (uint32_t)i;
+}
+
+/* Conversations of which the first one holds nearly everything. */
+static void discard_superseded(struct strata_engine *e)
+{
+    const struct parked *by = e->park->first;
+    for (struct parked *p = by->next, *next; p; p = next) {
+        next = p->next;
+        if (common(p->ids, p->tokens, by->ids, by->tokens) < p->tokens - p->tokens / 8)
+            continue;
+        detach(e->park, p);
+        discard(e, p);
+    }
+}
+
+/* The conversation's state in memory. */
+static enum strata_result copy_state(struct strata_session *s, struct parked *p, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    p->state_bytes = st_state_bytes(e, ALL, s->count);
+    while (!(p->state = st_keep_take(e, p->state_bytes)) && st_park_make_room(e))
+        ;
+    if (!p->state)
+        return STRATA_OK;
+    enum strata_result r = st_state_read(s, ALL, s->count, p->state, err);
+    for (int i = 0; i < s->points && !r; i++)
+        p->point[i] = st_checkpoint_share(s->point[i]);
+    if (r)
+        st_engine_find_lost(e);
+    return r;
+}
+
+/* in_file: also where it would find room in memory. */
+static enum strata_result put(struct strata_session *s, bool in_file, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    struct st_park *park = e->park;
+    enum strata_result r = st_session_ready(s, err);
+    struct parked *p = NULL;
+    while (!r && s->count && !(p = new_parked(e, s->count)) && st_park_make_room(e))
+        ;
+    if (!p)
+        return r;
+    memcpy(p->ids, s->ids, s->count * sizeof *s->ids);
+    p->next_axis = s->next_axis;
+    p->points = s->points;
+    for (int i = 0; i < s->points; i++)
+        p->where[i] = (struct st_session_point){s->point[i]->tokens, s->point[i]->next_axis};
+    if (!in_file || !park->dir)
+        r = copy_state(s, p, err);
+    struct st_session_source source = st_session_source(s);
+    if (!r && !p->state && (!park->dir || write_file(e, p, &source, NULL))) {
+        park->dropped++;
+        free_parked(e, p);
+        return r;
+    }
+    if (r) {
+        free_parked(e, p);
+        return r;
+    }
+    put_first(park, p);
+    discard_superseded(e);
+    return r;
+}
+
+enum strata_result st_park_put(struct strata_session *s, struct strata_error *err)
+{
+    return put(s, true, err);
+}
+
+enum strata_result strata_engine_keep(struct strata_engine *e, struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    if (!e->park->dir)
+        return r;
+    for (uint32_t i = 0; i < e->options.sessions && !r; i++)
+        if (e->slot[i] && e->slot[i]->count >= ST_PARK_LEAST)
+            r = st_park_put(e->slot[i], err);
+    return r ? r : st_park_flush(e, err);
+}
+
+/* ---- choosing ---- */
+
+/* Of n tokens in common, how many a state of p can be had of; below: not as many as the prompt. */
+static uint32_t reach_of(const struct strata_engine *e, const struct parked *p, const int32_t *ids, size_t count)
+{
+    uint32_t n = common(p->ids, p->tokens, ids, count);
+    if (n == count)
+        n--; /* the last token's logits are needed */
+    if (n == p->tokens || (!st_checkpoint_bytes(e) && p->next_axis == (int32_t)p->tokens))
+        return n;
+    for (int i = p->points - 1; i >= 0; i--)
+        if (p->where[i].tokens <= n)
+            return p->where[i].tokens;
+    return 0;
+}
+
+/* Makes the session hold a detached conversation. *taken: it does; otherwise it holds nothing, or what it held. */
+static enum strata_result take(struct strata_session *s, struct parked *p, bool *taken, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    struct strata_error why;
+    *taken = false;
+    if (p->path) {
+        enum strata_result r = strata_session_restore(s, p->path, &why);
+        *taken = r == STRATA_OK;
+        if (r)
+            failed(e->park, &why);
+        if (r == STRATA_E_DEVICE)
+            return st_fail(err, r, "%s", why.text);
+        return STRATA_OK;
+    }
+    st_session_forget(s);
+    memcpy(s->ids, p->ids, p->tokens * sizeof *s->ids);
+    enum strata_result r = st_state_write(s, ALL, p->tokens, p->state, err);
+    if (r) {
+        st_engine_find_lost(e);
+        st_session_forget(s);
+        return r;
+    }
+    s->count = p->tokens;
+    s->next_axis = p->next_axis;
+    for (int i = 0; i < p->points; i++)
+        s->point[s->points++] = st_checkpoint_share(p->point[i]);
+    *taken = true;
+    return r;
+}
+
+/* What the session would lose by going back to a length is worth the copy. */
+static bool worth_parking(const struct strata_session *s, uint32_t reach)
+{
+    uint32_t lost = s->count - reach;
+    return lost >= MANY_TOKENS || (lost >= ST_PARK_LEAST && lost >= s->count / 4);
+}
+
+/* The length that the session can go back to, or has, for this prompt. */
+static uint32_t own_reach(const struct strata_session *s, const int32_t *ids, size_t count)
+{
+    uint32_t n = common(s->ids, s->count, ids, count);
+    bool whole = n == count && n == s->count && s->engine->logits_of == s;
+    return st_session_reach(s, n == count && !whole ? n - 1 : n);
+}
+
+/* The parked conversation that saves the most tokens, unless the session's own state does nearly as well. */
+static struct parked *best_of(const struct strata_engine *e, const int32_t *ids, size_t count, uint32_t own)
+{
+    struct parked *best = NULL;
+    uint32_t best_reach = own + ST_PARK_LEAST - 1;
+    for (struct parked *p = e->park->first; p; p = p->next) {
+        uint32_t reach = reach_of(e, p, ids, count);
+        best = reach > best_reach ? p : best;
+        best_reach = reach > best_reach ? reach : best_reach;
+    }
+    return best;
+}
+
+enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    enum strata_result r = st_session_ready(s, err);
+    if (r)
+        return r;
+    uint32_t own = own_reach(s, ids, count);
+    struct parked *best = best_of(e, ids, count, own);
+    if (best)
+        detach(e->park, best); /* parking another one must not cost it its place */
+    if (own < s->count && worth_parking(s, best ? 0 : own))
+        r = put(s, false, err);
+    bool taken = false;
+    if (best && !r)
+        r = take(s, best, &taken, err);
+    if (best && (r || (best->path && taken)))
+        put_first(e->park, best); /* a file stays until a longer one takes its place */
+    else if (best)
+        discard(e, best);
+    return r ? r : st_session_rewind(s, own_reach(s, ids, count), err);
+}
+
+void st_park_info(const struct strata_engine *e, struct st_park_info *out)
+{
+    const struct st_park *park = e->park;
+    *out = (struct st_park_info){.dropped = park->dropped, .file_bytes = park->file_used, .memory_bytes = e->keep.used};
+    for (const struct parked *p = park->first; p; p = p->next) {
+        out->in_memory += p->state != NULL;
+        out->in_files += p->path != NULL;
+    }
+    snprintf(out->last_failure, sizeof out->last_failure, "%s", park->last_failure);
+}

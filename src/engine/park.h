@@ -1,0 +1,42 @@
+/* Conversations that are not under way: when a request belongs to another one than the session holds, the session's
+ * state is parked in host memory within the engine's limit for kept states, then in files within a limit of their own,
+ * the longest unused first, and comes back when a request goes on with it. Files outlive the program. */
+#ifndef ST_ENGINE_PARK_H
+#define ST_ENGINE_PARK_H
+
+#include "engine/checkpoint.h"
+
+enum { ST_PARK_LEAST = 32 }; /* tokens that must be saved for a conversation to be parked or taken back */
+
+struct st_park; /* owned by the engine: e->park */
+
+/* dir: where files lie, made when it is missing, used by one engine at a time; NULL: memory only. limit: bytes of all
+ * files there. Files of this model's conversations that lie there are taken over, those that do not fit are left alone.
+ */
+enum strata_result st_park_open(struct strata_engine *e, const char *dir, uint64_t limit, struct strata_error *err);
+void st_park_close(struct strata_engine *e);
+
+/* Makes the session hold as much of the prompt's beginning as can be had, from its own state or a parked one, and
+ * nothing else. What it held is parked if that is worth it. logits: the last token's logits are needed unless the
+ * session still has them. */
+enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err);
+
+/* Parks what the session holds, in a file if there is a folder. Nothing is lost from the session. Where there is no
+ * room that is no failure. */
+enum strata_result st_park_put(struct strata_session *s, struct strata_error *err);
+
+/* Writes every parked conversation to a file, as far as they have room there. */
+enum strata_result st_park_flush(struct strata_engine *e, struct strata_error *err);
+
+/* Frees the longest unused conversation's memory, through a file if there is a folder. False: there is none. */
+bool st_park_make_room(struct strata_engine *e);
+
+struct st_park_info {
+    size_t in_memory, in_files;
+    uint64_t memory_bytes, file_bytes;
+    uint64_t dropped;       /* conversations that found no room, since the start */
+    char last_failure[300]; /* of a file, "" if there was none */
+};
+void st_park_info(const struct strata_engine *e, struct st_park_info *out);
+
+#endif
