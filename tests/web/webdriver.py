@@ -6,6 +6,8 @@ import re
 import subprocess
 import time
 
+from picture import small
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"enter": "\ue007", "escape": "\ue00c", "shift": "\ue008", "alt": "\ue00a", "control": "\ue009", "up": "\ue013",
         "null": "\ue000", "backspace": "\ue003"}
@@ -103,7 +105,7 @@ class Browser:
 
     def screenshot(self, path):
         with open(path, "wb") as f:
-            f.write(base64.b64decode(self.do("GET", "/screenshot")))
+            f.write(small(base64.b64decode(self.do("GET", "/screenshot"))))
 
     def log(self):
         """Messages of the browser's console since the last call."""
