@@ -33,7 +33,8 @@ typedef struct {
 #define local
 #define KERNEL(group) static void
 #define LOCAL_ARRAY(type, name, count) type *const name = st_fiber_local(st_item_now, (count) * sizeof(type))
-#define INLINE static inline __attribute__((always_inline, unused))
+/* Not forced, so that the kernels of all types share their bodies. */
+#define INLINE static inline __attribute__((unused))
 #define UNROLL
 #define UNROLL_TERMS
 #define ST_TABLE static const
