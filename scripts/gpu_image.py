@@ -4,7 +4,8 @@
     gpu_image.py --arch sm_80|gfx1100|gfx11-generic|opencl --source FILE.cl --out FILE.zst --depfile FILE.d
 
 sm_*: PTX text, with .reqntid written into every entry and local memory above 48 KB turned into dynamic local memory;
-gfx*: an AMD code object; opencl: the source text itself with its includes put in, for a driver to compile.
+gfx*: an AMD code object; opencl: the source text itself with its includes put in, for a driver to compile; of its kernels
+only those count that are asked for with -DST_WANTS_<name>.
 The compilers are taken from --clang and --zstd. Nothing but those and Python's own library is needed.
 """
 import argparse
@@ -135,25 +136,34 @@ def build_amd(options, work):
         return f.read()
 
 
+def on_request(text):
+    """Puts every kernel of a source file between #ifdef and #endif, because some drivers take minutes for a whole file. A
+    kernel is written out, from KERNEL(...) to the brace in the first column, or it is one line, MACRO(st_name, ...)."""
+    wanted = r'#ifdef ST_WANTS_\2\n\1\n#endif'
+    return re.sub(r'^([A-Z_0-9]+\((st_\w+)(?:, \w+)*\))$', wanted,
+                  re.sub(r'^(KERNEL\(\w+\)\s(st_\w+)\(.*?^\})$', wanted, text, flags=re.M | re.S), flags=re.M)
+
+
 def build_source(options):
-    """Puts #include "..." lines in place, each header once and data (.inc) every time; other lines are kept, so line
-    numbers of a message are near."""
+    """Puts #include "..." lines in place: each header once, of data (.inc) the part whose name was defined on the line
+    before."""
     read = []
 
-    def expand(path):
+    def expand(path, part):
         path = os.path.realpath(path)
         if path in read and not path.endswith('.inc'):
             return ''
         read.append(path)
-        lines = []
         with open(path) as f:
-            for line in f:
-                include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
-                lines.append(expand(os.path.join(os.path.dirname(path), include.group(1))) if include else line)
-        return ''.join(lines)
+            text = f.read()
+        if path.endswith('.inc'):
+            return re.search(r'^#ifdef %s\n(.*?)^#endif' % part, text, re.M | re.S).group(1)
+        return re.sub(r'^(#define (\w+)\n)?\s*#\s*include\s+"([^"]+)".*\n',
+                      lambda m: (m[1] or '') + expand(os.path.join(os.path.dirname(path), m[3]), m[2]),
+                      on_request(text) if path.endswith('.cl') else text, flags=re.M)
 
     # Drivers that compile with clang define the macros of their target, but their OpenCL C is not ours for that target.
-    text = '#undef __NVPTX__\n#undef __AMDGCN__\n#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source)
+    text = '#undef __NVPTX__\n#undef __AMDGCN__\n#pragma OPENCL FP_CONTRACT OFF\n' + expand(options.source, None)
     with open(options.depfile, 'w') as f:
         f.write('%s: %s\n' % (options.out, ' '.join(sorted(set(read)))))
     return text.encode() + b'\0'

@@ -35,10 +35,11 @@ static enum strata_result as_device_failure(enum strata_result r, struct strata_
 static enum strata_result open_device(struct strata_engine *e, const struct st_stage_config *config, int found,
                                       struct st_device **out, struct strata_error *err)
 {
+    const struct st_device_info *info = &e->devices->list[found].info;
     bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_COPY] = true, [ST_GPU_EMPTY] = true};
-    enum strata_result r = st_stage_device_needs(config, needed, err);
+    enum strata_result r = st_stage_device_needs(config, info, needed, err);
     if (r) {
-        st_fail_in(err, r, "%s (%s)", e->devices->list[found].name, e->devices->list[found].info.arch);
+        st_fail_in(err, r, "%s (%s)", e->devices->list[found].name, info->arch);
         return as_device_failure(r, err);
     }
     r = st_device_open(e->devices, found, needed, out, err);

@@ -28,7 +28,6 @@ struct candidate {
     struct st_plan_stage stage; /* without a range */
     bool named;
     bool stated; /* limit is the user's */
-    uint32_t units;
     uint64_t most;               /* bytes of one allocation; 0: not known */
     double out_rate;             /* to the host, bytes per second; 0: no link */
     double notice;               /* seconds until the host sees that the device is done */
@@ -172,7 +171,6 @@ static enum strata_result add_device(struct planner *p, int i)
     struct st_plan_stage *s = &c->stage;
     s->found = p->q->devices->chosen[i];
     c->named = found->named;
-    c->units = found->info.units;
     memcpy(s->name, found->name, sizeof s->name);
     memcpy(s->arch, found->info.arch, sizeof s->arch);
     enum strata_result r = dev->table->memory(dev->rt, &s->free, &s->memory, p->err);
@@ -245,7 +243,7 @@ static enum strata_result size_range(const struct planner *p, const struct candi
     config.options.first = first;
     config.options.end = end;
     return c->stage.found < 0 ? st_stage_cpu_size(&config, p->q->threads, out, p->err)
-                              : st_stage_device_size(&config, c->units, out, p->err);
+                              : st_stage_device_size(&config, &p->q->devices->list[c->stage.found].info, out, p->err);
 }
 
 static enum strata_result size_layers(struct planner *p, uint32_t prefill)

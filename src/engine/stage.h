@@ -7,6 +7,7 @@
 #include "model/model.h"
 
 struct st_device;
+struct st_device_info;
 struct st_profile;
 
 /* One pass, as the engine gives it to a stage. All memory is the host's. */
@@ -90,11 +91,12 @@ enum strata_result st_stage_cpu_size(const struct st_stage_config *c, int thread
 /* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. */
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
                                         struct st_stage **out, struct strata_error *err);
-/* What such a stage would take of a device with that many units: the sizes that st_stage_device_open allocates. */
-enum strata_result st_stage_device_size(const struct st_stage_config *c, uint32_t units, struct st_stage_size *out,
-                                        struct strata_error *err);
-/* Marks the kernels that a stage of these layers needs. model: all layers, weights in the file. */
-enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err);
+/* What such a stage would take of that device: the sizes that st_stage_device_open allocates. */
+enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
+                                        struct st_stage_size *out, struct strata_error *err);
+/* Marks the kernels that a stage of these layers needs on that device. model: all layers, weights in the file. */
+enum strata_result st_stage_device_needs(const struct st_stage_config *c, const struct st_device_info *info, bool *needed,
+                                         struct strata_error *err);
 
 /* Bytes that a program's commands read and write for one row with depth tokens before it: weights, recurrent state, keys
  * and values (traffic.c). */

@@ -638,19 +638,19 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
 }
 
 /* Lowers a program for the counts in its rows and marks and counts what it launches; both may be NULL. */
-static enum strata_result mark_kernels(const struct st_program *p, bool *needed, uint64_t *count, struct strata_error *err)
+static enum strata_result mark_kernels(const struct st_program *p, const struct st_gpu_target *t, bool *needed,
+                                       uint64_t *count, struct strata_error *err)
 {
-    static const struct st_gpu_target unknown = {.lanes = 32, .units = 1};
     struct st_gpu_list list = {0};
     enum strata_result r = STRATA_OK;
     list.end = p->commands + p->n_commands;
     for (size_t i = 0; i < p->n_commands && !r; i++)
-        r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
+        r = st_gpu_lower(&p->commands[i], t, &list, err);
     if (count)
         *count = list.count;
     list.end = NULL; /* passes that look at what is between commands need the kernels of each by itself */
     for (size_t i = 0; i < p->n_commands && !r && needed; i++)
-        r = st_gpu_lower(&p->commands[i], &unknown, &list, err);
+        r = st_gpu_lower(&p->commands[i], t, &list, err);
     if (!r && list.failed)
         r = st_fail(err, STRATA_E_MEMORY, "no memory for a list of launches");
     for (size_t i = 0; i < list.count && !r && needed; i++)
@@ -668,8 +668,10 @@ static void set_counts(const struct st_stage *s, struct st_rows *rows, uint32_t 
     rows->n_stream = (int32_t)(n * (s->dims.wide / s->dims.hidden));
 }
 
-enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *needed, struct strata_error *err)
+enum strata_result st_stage_device_needs(const struct st_stage_config *c, const struct st_device_info *info, bool *needed,
+                                         struct strata_error *err)
 {
+    const struct st_gpu_target target = {.lanes = info->lanes, .units = info->units};
     struct device_stage d = {0};
     struct st_stage *s = &d.base;
     take_config(&d, c);
@@ -681,9 +683,9 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *
     /* Every window; prompts at each power of two, where lowering may choose other kernels, and the largest. */
     for (uint32_t n = 1, last = 0; n != last && !r;) {
         set_counts(s, &d.rows, n);
-        r = mark_kernels(&s->trunk, needed, NULL, err);
+        r = mark_kernels(&s->trunk, &target, needed, NULL, err);
         if (!r)
-            r = mark_kernels(&s->draft, needed, NULL, err);
+            r = mark_kernels(&s->draft, &target, needed, NULL, err);
         last = n;
         n = n < ST_GPU_WINDOW ? n + 1 : n < s->placement.rows / 2 ? 2 * n : s->placement.rows;
     }
@@ -693,9 +695,10 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, bool *
     return r;
 }
 
-enum strata_result st_stage_device_size(const struct st_stage_config *c, uint32_t units, struct st_stage_size *out,
-                                        struct strata_error *err)
+enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
+                                        struct st_stage_size *out, struct strata_error *err)
 {
+    const struct st_gpu_target target = {.lanes = info->lanes, .units = info->units};
     /* Nothing is at this address; absent weights are told from present ones by NULL. */
     struct device_stage d = {.memory = ALIGN};
     struct st_stage *s = &d.base;
@@ -707,10 +710,10 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, uint32_
         r = place_programs(s, &d.rows, NULL, NULL, err);
     }
     if (!r)
-        r = size_parts(&d, units, out, err);
+        r = size_parts(&d, info->units, out, err);
     if (!r) {
         set_counts(s, &d.rows, 1);
-        r = mark_kernels(&s->trunk, NULL, &out->launches, err);
+        r = mark_kernels(&s->trunk, &target, NULL, &out->launches, err);
         out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
         out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
     }

@@ -68,16 +68,18 @@ struct opencl_event {
     void *event; /* of the latest record, or NULL */
 };
 
+/* Every kernel is a program of its own, compiled when it is asked for: drivers take minutes for a file of many. */
 struct opencl_module {
     struct opencl_device *dev;
-    void *program;
+    const char *source; /* the caller's */
+    uint64_t size;      /* of the source with its NUL */
     char name[96];
     struct opencl_kernel *kernels;
 };
 
 struct opencl_kernel {
     struct opencl_module *module;
-    void *kernel;
+    void *program, *kernel;
     const struct st_kernel_desc *desc;
     pthread_mutex_t lock; /* arguments belong to the kernel object until it is in the queue */
     uint32_t generation;  /* of the device's allocations that the kernel object was told */
@@ -864,13 +866,15 @@ static void program_to_cache(const struct opencl_device *dev, void *program, con
     free(binary);
 }
 
-static enum strata_result program_from_source(struct opencl_device *dev, const char *name, const char *source,
-                                              uint64_t size, const char *options, void **out, struct strata_error *err)
+static enum strata_result program_from_source(const struct opencl_module *module, const char *kernel, const char *options,
+                                              void **out, struct strata_error *err)
 {
+    struct opencl_device *dev = module->dev;
     int32_t result = 0;
-    size_t length = size - 1; /* without the NUL */
-    char what[160], log[320] = "";
-    snprintf(what, sizeof what, "compiling %s", name);
+    size_t length = module->size - 1; /* without the NUL */
+    char what[240], log[320] = "";
+    snprintf(what, sizeof what, "compiling %s of %s", kernel, module->name);
+    const char *source = module->source;
     void *program = fn_of(dev)->CreateProgramWithSource(dev->context, 1, &source, &length, &result);
     if (program)
         result = build(dev, program, options, log, sizeof log);
@@ -889,6 +893,24 @@ static enum strata_result program_from_source(struct opencl_device *dev, const c
     return r;
 }
 
+/* The program that holds one kernel of a module, from the cache or compiled and put there. */
+static enum strata_result open_program(const struct opencl_module *module, const char *kernel, void **out,
+                                       struct strata_error *err)
+{
+    struct opencl_device *dev = module->dev;
+    char options[192], path[512];
+    snprintf(options, sizeof options, "%s -cl-fp32-correctly-rounded-divide-sqrt -DST_WANTS_%s",
+             language(dev->rt, dev->device), kernel);
+    bool cached = cache_path(dev, program_key(dev, module->source, module->size, options), path, sizeof path);
+    *out = cached ? program_from_cache(dev, path, options) : NULL;
+    if (*out)
+        return STRATA_OK;
+    enum strata_result r = program_from_source(module, kernel, options, out, err);
+    if (r == STRATA_OK && cached)
+        program_to_cache(dev, *out, path);
+    return r;
+}
+
 static enum strata_result opencl_module_load(struct st_rt_device *rt_dev, const char *name, const void *image,
                                              uint64_t size, struct st_module **out, struct strata_error *err)
 {
@@ -899,27 +921,26 @@ static enum strata_result opencl_module_load(struct st_rt_device *rt_dev, const 
     const char *source = image;
     if (size < 2 || source[size - 1] != 0)
         return st_fail(err, STRATA_E_FORMAT, "%s: image %s is not a text with a NUL at its end", dev->name, name);
-    char options[128], path[512];
-    snprintf(options, sizeof options, "%s -cl-fp32-correctly-rounded-divide-sqrt", language(dev->rt, dev->device));
-    bool cached = cache_path(dev, program_key(dev, source, size, options), path, sizeof path);
-    void *program = cached ? program_from_cache(dev, path, options) : NULL;
-    if (!program) {
-        r = program_from_source(dev, name, source, size, options, &program, err);
-        if (r != STRATA_OK)
-            return r;
-        if (cached)
-            program_to_cache(dev, program, path);
-    }
     struct opencl_module *module = calloc(1, sizeof *module);
-    if (!module) {
-        fn_of(dev)->ReleaseProgram(program);
+    if (!module)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for image %s", dev->name, name);
-    }
     module->dev = dev;
-    module->program = program;
+    module->source = source;
+    module->size = size;
     snprintf(module->name, sizeof module->name, "%s", name);
     *out = (struct st_module *)module;
     return STRATA_OK;
+}
+
+static void free_kernel(struct opencl_kernel *kernel)
+{
+    const struct opencl_functions *fn = fn_of(kernel->module->dev);
+    if (kernel->kernel)
+        fn->ReleaseKernel(kernel->kernel);
+    if (kernel->program)
+        fn->ReleaseProgram(kernel->program);
+    pthread_mutex_destroy(&kernel->lock);
+    free(kernel);
 }
 
 static void opencl_module_free(struct st_module *rt_module)
@@ -929,12 +950,9 @@ static void opencl_module_free(struct st_module *rt_module)
         return;
     for (struct opencl_kernel *k = module->kernels; k;) {
         struct opencl_kernel *next = k->next;
-        fn_of(module->dev)->ReleaseKernel(k->kernel);
-        pthread_mutex_destroy(&k->lock);
-        free(k);
+        free_kernel(k);
         k = next;
     }
-    fn_of(module->dev)->ReleaseProgram(module->program);
     free(module);
 }
 
@@ -947,44 +965,53 @@ static int32_t kernel_number(const struct opencl_device *dev, void *kernel, uint
     return value > INT32_MAX ? INT32_MAX : (int32_t)value;
 }
 
+static enum strata_result open_kernel(struct opencl_kernel *kernel, struct st_function_info *info, struct strata_error *err)
+{
+    const struct opencl_module *module = kernel->module;
+    const struct st_kernel_desc *desc = kernel->desc;
+    struct opencl_device *dev = module->dev;
+    enum strata_result r = open_program(module, desc->name, &kernel->program, err);
+    if (r != STRATA_OK)
+        return r;
+    int32_t result = 0;
+    kernel->kernel = fn_of(dev)->CreateKernel(kernel->program, desc->name, &result);
+    if (!kernel->kernel) {
+        char what[160];
+        snprintf(what, sizeof what, "finding kernel %s in image %s", desc->name, module->name);
+        return device_fail(dev, result, false, what, err);
+    }
+    *info = (struct st_function_info){-1, kernel_number(dev, kernel->kernel, CL_KERNEL_PRIVATE),
+                                      kernel_number(dev, kernel->kernel, CL_KERNEL_LOCAL),
+                                      kernel_number(dev, kernel->kernel, CL_KERNEL_MAX_GROUP), 1};
+    int group = desc->group[0] * desc->group[1] * desc->group[2];
+    if (info->max_group >= 0 && group > info->max_group)
+        return st_fail(err, STRATA_E_DEVICE, "%s: kernel %s of image %s needs groups of %d, the driver allows %d",
+                       dev->name, desc->name, module->name, group, info->max_group);
+    return STRATA_OK;
+}
+
 static enum strata_result opencl_function(struct st_module *rt_module, const struct st_kernel_desc *desc,
                                           struct st_function **out, struct st_function_info *info,
                                           struct strata_error *err)
 {
     struct opencl_module *module = (struct opencl_module *)rt_module;
-    struct opencl_device *dev = module->dev;
-    enum strata_result r = enter(dev, err);
+    enum strata_result r = enter(module->dev, err);
     if (r != STRATA_OK)
         return r;
-    int32_t result = 0;
-    void *handle = fn_of(dev)->CreateKernel(module->program, desc->name, &result);
-    if (!handle) {
-        char what[160];
-        snprintf(what, sizeof what, "finding kernel %s in image %s", desc->name, module->name);
-        return device_fail(dev, result, false, what, err);
-    }
-    struct st_function_info facts = {-1, kernel_number(dev, handle, CL_KERNEL_PRIVATE),
-                                     kernel_number(dev, handle, CL_KERNEL_LOCAL),
-                                     kernel_number(dev, handle, CL_KERNEL_MAX_GROUP), 1};
-    int group = desc->group[0] * desc->group[1] * desc->group[2];
-    struct opencl_kernel *kernel = NULL;
-    if (facts.max_group >= 0 && group > facts.max_group)
-        r = st_fail(err, STRATA_E_DEVICE, "%s: kernel %s of image %s needs groups of %d, the driver allows %d",
-                    dev->name, desc->name, module->name, group, facts.max_group);
-    else if (!(kernel = calloc(1, sizeof *kernel)))
-        r = st_fail(err, STRATA_E_MEMORY, "%s: no memory for kernel %s", dev->name, desc->name);
-    if (r != STRATA_OK) {
-        fn_of(dev)->ReleaseKernel(handle);
-        return r;
-    }
+    struct opencl_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for kernel %s", module->dev->name, desc->name);
     kernel->module = module;
-    kernel->kernel = handle;
     kernel->desc = desc;
     pthread_mutex_init(&kernel->lock, NULL);
+    r = open_kernel(kernel, info, err);
+    if (r != STRATA_OK) {
+        free_kernel(kernel);
+        return r;
+    }
     kernel->next = module->kernels;
     module->kernels = kernel;
     *out = (struct st_function *)kernel;
-    *info = facts;
     return STRATA_OK;
 }
 

@@ -38,7 +38,7 @@ struct st_graph;
 enum st_image_kind {
     ST_IMAGE_PTX,     /* NUL-terminated text (the NUL counts in the size) */
     ST_IMAGE_ELF,     /* a code object with its section headers; the bytes stay valid until module_free */
-    ST_IMAGE_SOURCE,  /* OpenCL C text without includes, NUL-terminated */
+    ST_IMAGE_SOURCE,  /* OpenCL C text without includes, NUL-terminated; stays valid until module_free */
     ST_IMAGE_BUILTIN, /* kernels compiled into the program itself: size 0, found by name */
 };
 

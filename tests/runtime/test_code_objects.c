@@ -2,6 +2,7 @@
  * hardware need. Local memory: 64 KiB is what every supported card gives to one group. */
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,44 @@ static void every_image_holds_its_kernels_without_spills_and_in_the_right_width(
             check_image(&st_images_builtin.list[i]);
 }
 
+/* Counts the places where the line stands in the text. */
+static int lines(const char *text, const char *line)
+{
+    int count = 0;
+    size_t length = strlen(line);
+    for (const char *p = text; (p = strstr(p, line)) != NULL; p += length)
+        count += (p == text || p[-1] == '\n') && p[length] == '\n';
+    return count;
+}
+
+static void every_kernel_of_a_source_can_be_asked_for_alone(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < st_images_builtin.count; i++) {
+        const struct st_image *image = &st_images_builtin.list[i];
+        struct strata_error err = {0};
+        void *data = NULL;
+        uint64_t size = 0;
+        int expected = 0;
+        if (image->kind != ST_IMAGE_SOURCE)
+            continue;
+        assert_ok(st_image_read(image, &data, &size, &err), &err);
+        for (int k = 0; k < ST_GPU_KERNEL_COUNT; k++) {
+            char line[96];
+            snprintf(line, sizeof line, "#ifdef ST_WANTS_%s", st_gpu_kernels[k].name);
+            int found = lines(data, line), wanted = strcmp(st_gpu_kernels[k].module, image->module) == 0;
+            if (found != wanted)
+                fail_msg("%s: %s stands there %d times", image->module, st_gpu_kernels[k].name, found);
+            expected += wanted;
+        }
+        int all = 0;
+        for (const char *p = data; (p = strstr(p, "#ifdef ST_WANTS_")) != NULL; p++)
+            all++;
+        assert_int_equal(all, expected);
+        free(data);
+    }
+}
+
 /* Every architecture of the build has an image of every module. */
 static void every_architecture_is_complete(void **state)
 {
@@ -96,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_image_holds_its_kernels_without_spills_and_in_the_right_width),
+        cmocka_unit_test(every_kernel_of_a_source_can_be_asked_for_alone),
         cmocka_unit_test(every_architecture_is_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
