@@ -105,6 +105,8 @@ struct strata_engine_options {
     const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38" */
     const char *vram_limit;  /* bytes that stages may take: "12G", or by device "cuda:0=12G,hip:0=8G" */
     uint64_t ram_limit;      /* bytes of host memory beside the mapped file; 0: no limit */
+    const char *expert_cache; /* experts in the memory of devices: "auto" (default: as many as fit), "6G" of each, or "30%" */
+    const char *expert_profile; /* file that says which experts are chosen most (strata profile), or NULL */
     const char *check;       /* "sync" or "runtime": find faults of devices where they are born; slow */
     const char *simulate;    /* executor of simulated devices: "cpu" (default) or "fibers" */
     int threads;           /* CPU workers; default: one per physical core */

@@ -49,6 +49,8 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .devices = a->device,
         .layer_split = a->layer_split,
         .vram_limit = a->vram_limit,
+        .expert_cache = a->expert_cache,
+        .expert_profile = a->expert_profile,
         .ram_limit = a->ram_limit,
         .session_ram = a->session_ram,
         .check = st_check_names[a->check],

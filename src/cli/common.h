@@ -13,6 +13,7 @@
 struct st_engine_args {
     const char *model, *device, *cpu, *layer_split, *vram_limit;
     const char *prefill; /* "auto" (NULL) or a number */
+    const char *expert_cache, *expert_profile;
     int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads;
     uint64_t ram_limit, session_ram;
@@ -26,6 +27,7 @@ extern const char *const st_kv_names[];
     ST_MODEL_OPTION(a), \
     ST_INT("context", 'c', &(a).context, 0, 1 << 30, "N", \
            "tokens that prompt and answer may have together (default: the smaller of what the model knows and 8192)"), \
+    ST_INT("max-context", 0, &(a).context, 0, 1 << 30, "N", "the same"), \
     ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
     ST_TEXT("device", 0, &(a).device, "LIST", \
             "where to compute, in the order of layers: cpu (default), auto, or names as in cuda:0,cpu"), \
@@ -35,6 +37,9 @@ extern const char *const st_kv_names[];
     ST_SIZE("ram-limit", 0, &(a).ram_limit, 1, 1e18, "SIZE", "host memory that may be used beside the mapped file"), \
     ST_SIZE("session-ram", 0, &(a).session_ram, 1, 1e18, "SIZE", \
             "host memory for states to go back to (default: 8 for each session)"), \
+    ST_TEXT("expert-cache", 0, &(a).expert_cache, "SIZE", \
+            "experts kept in device memory: auto (default: what fits), a size for each device, or a share as in 30%"), \
+    ST_TEXT("expert-profile", 0, &(a).expert_profile, "FILE", "which experts those are at first (see strata profile)"), \
     ST_CHOICE("check", 0, &(a).check, st_check_names, "HOW", "find faults of devices where they are born: none, sync, runtime"), \
     ST_CHOICE("sim", 0, &(a).simulate, st_executor_names, "KIND", "what runs simulated devices: cpu or fibers"), \
     ST_TEXT("prefill", 0, &(a).prefill, "N", \

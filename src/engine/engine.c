@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/expert_store.h"
 #include "engine/park.h"
+#include "engine/session_file.h"
 
 static const uint64_t DEFAULT_SESSION_DISK = 16ull << 30;
 
@@ -152,6 +154,31 @@ static enum strata_result open_stages(struct strata_engine *e, struct strata_err
     return r ? r : st_pipeline_open(e, err);
 }
 
+/* A text of the options that is read again when devices are lost. */
+static enum strata_result keep_text(const char **text, char **own, struct strata_error *err)
+{
+    if (*text && !(*text = *own = strdup(*text)))
+        return st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
+    return STRATA_OK;
+}
+
+/* The profile of the options, if it is one of this model. */
+static enum strata_result read_profile(struct strata_engine *e, struct strata_error *err)
+{
+    const char *path = e->options.expert_profile;
+    if (!path)
+        return STRATA_OK;
+    if (!(e->profile = calloc(1, sizeof *e->profile)))
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a profile", path);
+    enum strata_result r = st_expert_profile_read(path, e->profile, err);
+    if (!r && (e->profile->experts != e->dims.experts || e->profile->rows != e->dims.layers + 1))
+        return st_fail(err, STRATA_E_ARGUMENT, "%s: a profile of %u layers with %u experts; the model has %u with %u", path,
+                       e->profile->rows - 1, e->profile->experts, e->dims.layers, e->dims.experts);
+    if (!r && e->profile->fingerprint && e->profile->fingerprint != st_model_fingerprint(e->model->gguf))
+        return st_fail(err, STRATA_E_ARGUMENT, "%s: the profile was made with another model", path);
+    return r;
+}
+
 /* Model, options, devices and plan: everything that is known before memory is taken. The caller frees *out after a failure too. */
 static enum strata_result prepare(const struct strata_model *model, const struct strata_engine_options *options,
                                   const struct st_runtime *const *runtimes, const struct st_image_set *images, bool predict,
@@ -173,6 +200,10 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     }
     if (!r && e->options.session_dir && !(e->options.session_dir = e->session_dir = strdup(e->options.session_dir)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
+    if (!r)
+        r = keep_text(&e->options.expert_cache, &e->expert_cache, err);
+    if (!r)
+        r = keep_text(&e->options.expert_profile, &e->profile_path, err);
     struct st_model_options bind = bind_options(e);
     if (!r)
         r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
@@ -180,6 +211,8 @@ static enum strata_result prepare(const struct strata_model *model, const struct
         e->bound.family->dims(&e->bound, &e->dims);
         r = check_options(e, err);
     }
+    if (!r)
+        r = read_profile(e, err);
     if (!r && model->tokenizer && st_tokenizer_count(model->tokenizer) > e->dims.embeddings)
         r = st_fail(err, STRATA_E_MODEL, "%s: %zu tokens but only %u rows of token_embd.weight", model->gguf->path,
                     st_tokenizer_count(model->tokenizer), e->dims.embeddings);
@@ -253,8 +286,13 @@ void strata_engine_free(struct strata_engine *e)
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
+    if (e->profile)
+        st_expert_profile_free(e->profile);
+    free(e->profile);
     free(e->mtp_path);
     free(e->session_dir);
+    free(e->profile_path);
+    free(e->expert_cache);
     free(e->slot);
     free(e->row_memory);
     free(e);

@@ -47,7 +47,8 @@ struct strata_model {
 struct strata_engine {
     const struct strata_model *model;
     struct st_gguf *draft_gguf; /* NULL: none, or inside the model's file */
-    char *mtp_path, *session_dir; /* the engine's copies */
+    struct st_expert_profile *profile; /* or NULL */
+    char *mtp_path, *profile_path, *expert_cache, *session_dir; /* the engine's copies */
     struct st_model bound; /* the whole model, weights in the file: shapes, types, host-side tables */
     struct st_model_dims dims;
     struct strata_engine_options options;

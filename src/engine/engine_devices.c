@@ -140,6 +140,8 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
                                       .vram_limit = e->options.vram_limit,
                                       .ram_limit = e->options.ram_limit,
                                       .kept = e->options.session_ram,
+                                      .expert_cache = e->options.expert_cache,
+                                      .profile = e->profile,
                                       .prefill = e->asked_prefill,
                                       .most_prefill = most,
                                       .threads = e->options.threads,
@@ -167,6 +169,13 @@ static enum strata_result open_stage(struct strata_engine *e, const struct st_st
     struct st_stage_config own = *config;
     own.options.first = s->first;
     own.options.end = s->end;
+    own.experts = (struct st_stage_experts){.cached = s->cached,
+                                            .slots = s->slots,
+                                            .arena = s->arena,
+                                            .profile = e->profile,
+                                            .trunk_layers = e->dims.layers,
+                                            .kernels = &e->kernels,
+                                            .threads = e->options.threads};
     if (s->found < 0)
         return st_stage_cpu_open(&own, &e->rows, &e->kernels, e->options.threads, &e->stages[k], err);
     return as_device_failure(st_stage_device_open(&own, e->opened[k], s->size.total, &e->stages[k], err), err);
@@ -179,7 +188,10 @@ enum strata_result st_engine_open_stages(struct strata_engine *e, const struct s
     for (int k = 0; k < e->plan.n_stages && !r; k++) {
         r = open_stage(e, config, k, err);
         e->n_stages = r ? e->n_stages : k + 1;
+        if (!r && e->stages[k]->note[0])
+            st_plan_note(&e->plan, "%s: %s", e->stages[k]->name, e->stages[k]->note);
     }
+    st_plan_summary(&e->plan, e->placement_text, sizeof e->placement_text);
     return r;
 }
 

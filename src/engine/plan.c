@@ -15,6 +15,7 @@
 enum {
     BASE_PREFILL = 256, /* what placements with larger chunks are compared with; the most where a CPU computes layers */
     SHARED_PREFILL = 2048,   /* the most where several stages share the work */
+    EXPERT_LISTS = 16384, /* lists of places of a layer with 512 experts, in estimates */
     LEAST_PREFILL = 64,      /* smaller automatic chunks would only hide that the memory is too small */
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
     WINDOW_ROWS = 8,
@@ -22,7 +23,7 @@ enum {
 };
 
 /* Stays free on a device for its driver and others. */
-static const uint64_t RESERVE = 512ull << 20, RESERVE_DISPLAY = 1ull << 30;
+static const uint64_t RAM_RESERVE = 1ull << 30, RESERVE = 512ull << 20, RESERVE_DISPLAY = 1ull << 30;
 
 struct candidate {
     struct st_plan_stage stage; /* without a range */
@@ -32,6 +33,7 @@ struct candidate {
     double out_rate;             /* to the host, bytes per second; 0: no link */
     double notice;               /* seconds until the host sees that the device is done */
     struct st_stage_size *layer; /* [layers] as stages of a single layer */
+    struct st_stage_size *least; /* the same with no expert in its memory; NULL: the model has none, or a CPU */
 };
 
 struct planner {
@@ -40,6 +42,10 @@ struct planner {
     struct candidate candidate[ST_PLAN_STAGES];
     int n;
     bool free_order;
+    uint64_t cache_bytes; /* the user's limit of experts in a device's memory, UINT64_MAX for none */
+    double cache_share;   /* the same as a share of all, -1 for none */
+    bool experts;         /* the model has experts, and not all are asked for in devices' memory */
+    double cpu_rate;      /* bytes per second that the CPU reads; known when experts is set */
     uint64_t shared; /* bytes of weights that a device's stages hold whatever their layers are */
     struct strata_error *err;
 };
@@ -47,8 +53,24 @@ struct planner {
 /* Sums of a range of layers. */
 struct range {
     struct st_stage_size size;
+    struct st_stage_size least; /* with no expert in the device's memory */
     uint32_t layers;
 };
+
+enum strata_result st_parse_expert_cache(const char *text, uint64_t *bytes, double *share, struct strata_error *err)
+{
+    size_t n = text ? strlen(text) : 0;
+    uint64_t v;
+    *bytes = UINT64_MAX;
+    *share = -1;
+    if (n == 0 || !strcmp(text, "auto") || st_parse_size(text, n, bytes))
+        return STRATA_OK;
+    if (text[n - 1] == '%' && st_parse_size(text, n - 1, &v) && v <= 100 && isdigit((unsigned char)text[n - 2])) {
+        *share = (double)v / 100;
+        return STRATA_OK;
+    }
+    return st_fail(err, STRATA_E_ARGUMENT, "expert cache '%s' is none of auto, a size as in 6G, a share as in 30%%", text);
+}
 
 bool st_parse_size(const char *text, size_t size, uint64_t *out)
 {
@@ -216,6 +238,30 @@ static enum strata_result candidates(struct planner *p)
     return r;
 }
 
+/* Bytes of weights that the model's files hold. */
+static uint64_t weights_in_file(const struct planner *p)
+{
+    const struct st_stage_config *c = p->q->config;
+    return c->gguf->bytes + (c->draft_gguf ? c->draft_gguf->bytes : 0);
+}
+
+/* Whether experts may have to stay outside of some device's memory; then the CPU's rate is part of predictions. */
+static enum strata_result look_at_experts(struct planner *p)
+{
+    enum strata_result r = st_parse_expert_cache(p->q->expert_cache, &p->cache_bytes, &p->cache_share, p->err);
+    if (r)
+        return r;
+    bool asked = p->cache_bytes != UINT64_MAX || p->cache_share >= 0;
+    for (int i = 0; i < p->n; i++)
+        p->experts = p->experts || (p->candidate[i].stage.found >= 0 && p->q->dims->experts &&
+                                    (asked || weights_in_file(p) > p->candidate[i].stage.limit));
+    struct st_cpu_rates rates = {0};
+    if (p->experts)
+        r = st_cpu_measure(p->q->threads, &rates, p->err);
+    p->cpu_rate = rates.read_rate;
+    return r;
+}
+
 /* Measures the CPU's memory where that decides something or is asked for. */
 static enum strata_result measure_cpu(struct planner *p)
 {
@@ -235,15 +281,44 @@ static enum strata_result measure_cpu(struct planner *p)
 
 /* ---- sizes ---- */
 
-static enum strata_result size_range(const struct planner *p, const struct candidate *c, uint32_t first, uint32_t end,
-                                     uint32_t prefill, struct st_stage_size *out)
+/* experts: NULL, or how those of a device's stage are kept. */
+static enum strata_result size_with(const struct planner *p, const struct candidate *c, uint32_t first, uint32_t end,
+                                    uint32_t prefill, const struct st_stage_experts *experts, struct st_stage_size *out)
 {
     struct st_stage_config config = *p->q->config;
     config.placement = st_plan_placement(&config.placement, p->q->dims, prefill);
     config.options.first = first;
     config.options.end = end;
+    config.experts = experts ? *experts : (struct st_stage_experts){0};
     return c->stage.found < 0 ? st_stage_cpu_size(&config, p->q->threads, out, p->err)
                               : st_stage_device_size(&config, &p->q->devices->list[c->stage.found].info, out, p->err);
+}
+
+/* All weights in the device's memory. */
+static enum strata_result size_range(const struct planner *p, const struct candidate *c, uint32_t first, uint32_t end,
+                                     uint32_t prefill, struct st_stage_size *out)
+{
+    return size_with(p, c, first, end, prefill, NULL, out);
+}
+
+static struct st_stage_experts some_experts(const struct planner *p, uint64_t slots, uint64_t arena)
+{
+    return (struct st_stage_experts){
+        .cached = true, .slots = slots, .arena = arena, .profile = p->q->profile, .trunk_layers = p->q->dims->layers};
+}
+
+static enum strata_result size_least(struct planner *p, struct candidate *c, uint32_t prefill)
+{
+    const struct st_stage_experts none = some_experts(p, 0, 0);
+    uint32_t layers = p->q->dims->layers;
+    enum strata_result r = STRATA_OK;
+    if (!p->experts || c->stage.found < 0)
+        return r;
+    if (!c->least && !(c->least = calloc(layers, sizeof *c->least)))
+        return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan of %u layers", layers);
+    for (uint32_t k = 0; k < layers && !r; k++)
+        r = size_with(p, c, k, k + 1, prefill, &none, &c->least[k]);
+    return r;
 }
 
 static enum strata_result size_layers(struct planner *p, uint32_t prefill)
@@ -256,6 +331,8 @@ static enum strata_result size_layers(struct planner *p, uint32_t prefill)
             return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan of %u layers", layers);
         for (uint32_t k = 0; k < layers && !r; k++)
             r = size_range(p, c, k, k + 1, prefill, &c->layer[k]);
+        if (!r)
+            r = size_least(p, c, prefill);
         struct st_stage_size two;
         if (!r && c->stage.found >= 0 && layers > 1) {
             r = size_range(p, c, 0, 2, prefill, &two);
@@ -267,10 +344,9 @@ static enum strata_result size_layers(struct planner *p, uint32_t prefill)
 
 /* Adds the next layer to a range. Weights, state, launches add up, what holds one layer's work at a time is the
  * largest. */
-static void extend(const struct planner *p, const struct candidate *c, struct range *range, uint32_t layer)
+static void extend_size(const struct planner *p, const struct candidate *c, struct range *range, const struct st_stage_size *one,
+                        struct st_stage_size *s)
 {
-    const struct st_stage_size *one = &c->layer[layer];
-    struct st_stage_size *s = &range->size;
     s->weights += one->weights - (range->layers && c->stage.found >= 0 ? p->shared : 0);
     s->state += one->state;
     s->buffers = max_u64(s->buffers, one->buffers);
@@ -278,9 +354,34 @@ static void extend(const struct planner *p, const struct candidate *c, struct ra
     s->scratch = max_u64(s->scratch, one->scratch);
     s->launches += one->launches;
     s->read += one->read;
-    s->total =
-        align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->rows) + align_up(s->scratch);
+    s->all_experts += one->all_experts;
+    s->expert_read += one->expert_read;
+    s->steps += one->steps;
+    s->experts = max_u64(s->experts, one->experts) + EXPERT_LISTS * one->steps;
+    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) + align_up(s->rows) +
+               align_up(s->scratch);
+}
+
+static void extend(const struct planner *p, const struct candidate *c, struct range *range, uint32_t layer)
+{
+    extend_size(p, c, range, &c->layer[layer], &range->size);
+    if (c->least)
+        extend_size(p, c, range, &c->least[layer], &range->least);
     range->layers++;
+}
+
+/* Bytes of slots that a device with so much room may have for a range's experts. */
+static uint64_t slot_room(const struct planner *p, uint64_t room, uint64_t all)
+{
+    uint64_t most = p->cache_share >= 0 ? (uint64_t)(p->cache_share * (double)all) : all;
+    most = most < p->cache_bytes ? most : p->cache_bytes;
+    return most < room ? most : room;
+}
+
+/* Everything in the device's memory: it fits, and nothing else is asked for. */
+static bool fits_whole(const struct planner *p, const struct candidate *c, uint64_t total, uint64_t all_experts)
+{
+    return c->stage.found < 0 || (total <= c->stage.limit && slot_room(p, UINT64_MAX, all_experts) == all_experts);
 }
 
 static struct st_plan_time time_of(const struct planner *p, const struct candidate *c, const struct st_stage_size *size,
@@ -296,9 +397,34 @@ static struct st_plan_time time_of(const struct planner *p, const struct candida
     return t;
 }
 
+/* The same where a share `hit` of the chosen experts is in the device's memory: the CPU reads the others, and every layer waits
+ * for the host. */
+static struct st_plan_time time_with(const struct planner *p, const struct candidate *c, const struct st_stage_size *size,
+                                     double hit, uint32_t first, uint32_t end)
+{
+    struct st_plan_time t = time_of(p, c, size, first, end);
+    double missed = (1 - hit) * size->expert_read;
+    t.memory -= c->stage.memory_rate > 0 ? missed / c->stage.memory_rate : 0;
+    t.misses = missed / p->cpu_rate + (double)size->steps * (c->notice + 2 * c->stage.launch_seconds);
+    return t;
+}
+
 static double sum(struct st_plan_time t)
 {
-    return t.memory + t.launch + t.link;
+    return t.memory + t.misses + t.launch + t.link;
+}
+
+/* Predicted time of a range on a candidate; negative when it does not fit. */
+static double range_seconds(const struct planner *p, const struct candidate *c, const struct range *range, uint32_t first,
+                            uint32_t end)
+{
+    const struct st_stage_size *least = &range->least;
+    if (fits_whole(p, c, range->size.total, least->all_experts))
+        return sum(time_of(p, c, &range->size, first, end));
+    if (!c->least || !least->all_experts || least->total > c->stage.limit)
+        return -1;
+    uint64_t slots = slot_room(p, c->stage.limit - least->total, least->all_experts);
+    return sum(time_with(p, c, least, (double)slots / (double)least->all_experts, first, end));
 }
 
 /* ---- ranges ---- */
@@ -368,9 +494,9 @@ static void continue_cell(const struct planner *p, struct cell *cells, uint32_t 
     struct range range = {0};
     for (uint32_t end = i + 1; end <= layers; end++) {
         extend(p, c, &range, end - 1);
-        if (c->stage.found >= 0 && range.size.total > c->stage.limit)
+        double seconds = range_seconds(p, c, &range, i, end), t = before + seconds;
+        if (seconds < 0)
             break;
-        double t = before + sum(time_of(p, c, &range.size, i, end));
         struct cell *cell = &cells[(size_t)to * (layers + 1) + end];
         if (cell->candidate < 0 || t < cell->seconds)
             *cell = (struct cell){t, i, (int16_t)k, s};
@@ -471,11 +597,11 @@ static enum strata_result too_small(const struct planner *p, const struct st_pla
                  (unsigned long long)s->reserve);
     return st_fail(
         p->err, STRATA_E_DEVICE,
-        "%s: layers %u..%u take %llu bytes (weights %llu, state %llu, buffers %llu, rows %llu, scratch %llu), %llu "
-        "may be used: %s",
+        "%s: layers %u..%u take %llu bytes (weights %llu, slots of experts %llu, state %llu, buffers %llu, for experts %llu, "
+        "rows %llu, scratch %llu), %llu may be used: %s",
         s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
-        (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->rows,
-        (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
+        (unsigned long long)z->slots, (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->experts,
+        (unsigned long long)z->rows, (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
 }
 
 /* No placement fits: the numbers of the only device, or of all. */
@@ -485,12 +611,15 @@ static enum strata_result no_room(struct planner *p, uint32_t prefill)
     if (p->n == 1) {
         struct st_plan_stage s = p->candidate[0].stage;
         s.end = layers;
-        enum strata_result r = size_range(p, &p->candidate[0], 0, layers, prefill, &s.size);
+        const struct st_stage_experts none = some_experts(p, 0, 0);
+        enum strata_result r = size_with(p, &p->candidate[0], 0, layers, prefill, p->candidate[0].least ? &none : NULL, &s.size);
         return r ? r : too_small(p, &s);
     }
     struct range all = {0};
     for (uint32_t i = 0; i < layers; i++)
         extend(p, &p->candidate[0], &all, i);
+    if (p->candidate[0].least)
+        all.size = all.least;
     char list[300] = "";
     for (int k = 0; k < p->n; k++) {
         size_t used = strlen(list);
@@ -531,10 +660,11 @@ static enum strata_result check_limits(const struct planner *p)
         return st_fail(
             p->err, STRATA_E_MEMORY,
             "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
-            "workers %llu, passes %llu, kept states %llu), %llu may be used as --ram-limit says",
+            "workers %llu, passes %llu, kept states %llu, experts %llu), %llu may be used as --ram-limit says",
             (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
             (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
-            (unsigned long long)h->passes, (unsigned long long)h->kept, (unsigned long long)h->limit);
+            (unsigned long long)h->passes, (unsigned long long)h->kept,
+            (unsigned long long)(h->arena + h->experts), (unsigned long long)h->limit);
     return STRATA_OK;
 }
 
@@ -557,6 +687,64 @@ static uint64_t default_kept(const struct st_plan *plan)
     return fixed ? ST_CHECKPOINTS_KEPT * (fixed + head) : 0;
 }
 
+/* Exact size of a stage: whole, or with what is left for slots. */
+static enum strata_result size_stage(const struct planner *p, const struct candidate *c, struct st_plan_stage *s, uint32_t prefill)
+{
+    enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
+    struct st_stage_experts some = some_experts(p, 0, 0);
+    s->cached = false;
+    if (r || c->stage.found < 0 || !p->experts)
+        return r;
+    struct st_stage_size least;
+    r = size_with(p, c, s->first, s->end, prefill, &some, &least);
+    if (r || fits_whole(p, c, s->size.total, least.all_experts) || !least.all_experts)
+        return r;
+    s->cached = true;
+    s->size = least;
+    if (least.total > s->limit)
+        return r;
+    some.slots = s->slots = slot_room(p, s->limit - least.total, least.all_experts);
+    return size_with(p, c, s->first, s->end, prefill, &some, &s->size);
+}
+
+/* Bytes of memory that the system could give now. */
+static uint64_t available_memory(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kib = 0;
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+        ;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+/* Host memory for experts that are not on a device: what the limit leaves, or the system. */
+static enum strata_result size_arenas(struct planner *p, uint32_t prefill)
+{
+    struct st_plan *plan = p->plan;
+    struct st_plan_host *h = &plan->host;
+    uint64_t room = available_memory();
+    room = h->limit ? h->limit : room > RAM_RESERVE ? room - RAM_RESERVE : 0;
+    room = room > h->total ? room - h->total : 0;
+    for (int k = 0; k < plan->n_stages; k++) {
+        struct st_plan_stage *s = &plan->stage[k];
+        if (!s->cached)
+            continue;
+        s->arena = room;
+        const struct st_stage_experts some = some_experts(p, s->slots, s->arena);
+        enum strata_result r = size_with(p, candidate_of(p, s), s->first, s->end, prefill, &some, &s->size);
+        if (r)
+            return r;
+        room -= s->size.arena;
+        h->arena += s->size.arena;
+        h->in_file += s->size.in_file;
+    }
+    h->total += h->arena;
+    return STRATA_OK;
+}
+
 /* Exact sizes of the stages and of host memory with chunks of prefill rows, and the predicted times. */
 static enum strata_result size_stages(struct planner *p, uint32_t prefill)
 {
@@ -571,12 +759,14 @@ static enum strata_result size_stages(struct planner *p, uint32_t prefill)
     for (int k = 0; k < plan->n_stages; k++) {
         struct st_plan_stage *s = &plan->stage[k];
         const struct candidate *c = candidate_of(p, s);
-        enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
+        enum strata_result r = size_stage(p, c, s, prefill);
         if (r)
             return r;
-        s->time = time_of(p, c, &s->size, s->first, s->end);
+        s->time = s->cached ? time_with(p, c, &s->size, s->size.hit, s->first, s->end)
+                            : time_of(p, c, &s->size, s->first, s->end);
         plan->seconds += sum(s->time);
         h->locked += s->size.locked;
+        h->experts += s->size.host;
         if (s->found < 0) {
             h->state += s->size.state;
             h->kv += s->size.kv;
@@ -586,8 +776,8 @@ static enum strata_result size_stages(struct planner *p, uint32_t prefill)
     }
     h->hand_off = (uint64_t)(plan->n_stages - 1) * ST_STAGE_PASSES * st_pipeline_buffer(&plan->placement, p->q->dims);
     h->kept = p->q->kept ? p->q->kept : default_kept(plan);
-    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes + h->kept;
-    return STRATA_OK;
+    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes + h->kept + h->experts;
+    return size_arenas(p, prefill);
 }
 
 static bool has_cpu(const struct st_plan *plan)
@@ -624,7 +814,7 @@ static enum strata_result try_chunk(struct planner *p, uint32_t n, uint32_t leas
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t half = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
     enum strata_result r = size_stages(p, n);
-    *fits = !r && !check_limits(p) && (n <= least || p->plan->host.total <= half);
+    *fits = !r && !check_limits(p) && (n <= least || p->plan->host.total - p->plan->host.arena <= half);
     return r;
 }
 
@@ -717,13 +907,17 @@ enum strata_result st_plan_make(const struct st_plan_request *request, struct st
         r = candidates(&p);
     if (!r)
         r = measure_cpu(&p);
+    if (!r)
+        r = look_at_experts(&p);
     if (p.free_order && p.n > FREE_ORDERS) {
         qsort(p.candidate, (size_t)p.n, sizeof *p.candidate, by_rate);
         p.free_order = false;
     }
     if (!r)
         r = request->layer_split && strcmp(request->layer_split, "auto") ? stated_ranges(&p) : automatic_split(&p);
-    for (int k = 0; k < p.n; k++)
+    for (int k = 0; k < p.n; k++) {
         free(p.candidate[k].layer);
+        free(p.candidate[k].least);
+    }
     return r;
 }

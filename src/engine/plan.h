@@ -11,6 +11,7 @@ enum { ST_PLAN_STAGES = 16, ST_PREFILL_MAX = 8192 };
 /* Predicted time of one decoded token, in seconds. */
 struct st_plan_time {
     double memory; /* bytes that the token reads over the memory's rate */
+    double misses; /* chosen experts that the CPU computes, and the host's step in each layer */
     double launch; /* launches, or commands of the CPU */
     double link;   /* what is handed in and out over the link, and noticing that it is there */
 };
@@ -27,6 +28,9 @@ struct st_plan_stage {
     uint64_t free;    /* the rest */
     uint64_t reserve; /* of free, stays free */
     uint64_t limit;   /* most that the stage may take: what is left, or less by request */
+    bool cached;      /* not all of its experts are in its memory */
+    uint64_t slots;   /* then bytes that slots may take (size.slots is what they do) */
+    uint64_t arena;   /* and bytes that the host's arena may take (size.arena is what it does) */
     struct st_plan_time time;
     double memory_rate, link_rate, launch_seconds; /* what the prediction rests on; link_rate 0: no link */
 };
@@ -39,6 +43,9 @@ struct st_plan_host {
     uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
     uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions */
     uint64_t kept;                        /* most that checkpoints and parked conversations may take */
+    uint64_t arena;                       /* experts that are not on a device, page-locked as far as the system allows */
+    uint64_t experts;                     /* what computing them takes */
+    uint64_t in_file;                     /* experts that are in the file alone; not part of total */
     uint64_t total;
     uint64_t limit; /* most that total may be; 0: not limited */
 };
@@ -63,6 +70,8 @@ struct st_plan_request {
     const char *vram_limit;          /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
     uint64_t ram_limit;              /* bytes of host memory, 0: none */
     uint64_t kept;                   /* bytes for kept states, 0: for some checkpoints of each session */
+    const char *expert_cache; /* experts in a device's memory: NULL or "auto": what is left, "12G" of each device, or "30%" */
+    const struct st_expert_profile *profile; /* or NULL */
     uint32_t prefill;                /* 0: as many rows as there is memory for, */
     uint32_t most_prefill;           /* but not more than this */
     int threads;                     /* of the CPU */
@@ -88,6 +97,8 @@ void st_plan_summary(const struct st_plan *plan, char *out, size_t size);
 /* What takes most of the time: "memory of sim:0". */
 void st_plan_decides(const struct st_plan *plan, char *out, size_t size);
 
+/* "auto", a size, or a share of all experts in percent: *bytes UINT64_MAX or a size, *share -1 or 0 .. 1. */
+enum strata_result st_parse_expert_cache(const char *text, uint64_t *bytes, double *share, struct strata_error *err);
 /* "24G", "512M", bytes without a letter. False for anything else, and on overflow. */
 bool st_parse_size(const char *text, size_t size, uint64_t *out);
 

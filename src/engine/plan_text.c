@@ -36,7 +36,7 @@ static double mib(uint64_t bytes)
 
 static double stage_seconds(const struct st_plan_stage *s)
 {
-    return s->time.memory + s->time.launch + s->time.link;
+    return s->time.memory + s->time.misses + s->time.launch + s->time.link;
 }
 
 void st_plan_decides(const struct st_plan *plan, char *out, size_t size)
@@ -48,6 +48,7 @@ void st_plan_decides(const struct st_plan *plan, char *out, size_t size)
             double seconds;
             const char *what;
         } parts[] = {{s->time.memory, "memory"},
+                     {s->time.misses, "experts outside"},
                      {s->time.launch, s->found < 0 ? "barriers" : "launches"},
                      {s->time.link, "link"}};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -69,12 +70,17 @@ void st_plan_summary(const struct st_plan *plan, char *out, size_t size)
             add(out, size, "%.1f of %.1f MiB", mib(s->size.total), mib(s->limit));
         else
             add(out, size, "%.1f MiB beside the mapped file", mib(s->size.total));
+        if (s->cached)
+            add(out, size, ", %.1f of %.1f MiB of experts (%.0f %% of what is chosen)", mib(s->size.slots), mib(s->size.all_experts),
+                100 * s->size.hit);
         if (plan->seconds > 0)
             add(out, size, ", %.3f ms a token", stage_seconds(s) * 1e3);
         add(out, size, "\n");
     }
     st_plan_decides(plan, decides, sizeof decides);
     add(out, size, "prompts in chunks of %u, %.1f MiB of host memory", plan->prefill, mib(plan->host.total));
+    if (plan->host.arena || plan->host.in_file)
+        add(out, size, ", %.1f of them experts, %.1f MiB more in the file alone", mib(plan->host.arena), mib(plan->host.in_file));
     if (plan->seconds > 0)
         add(out, size, "; predicted: %.1f tok/s, decided by %s", 1 / plan->seconds, decides);
     add(out, size, "\n%s", plan->notes);

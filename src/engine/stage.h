@@ -8,6 +8,7 @@
 
 struct st_device;
 struct st_device_info;
+struct st_expert_profile;
 struct st_profile;
 
 /* One pass, as the engine gives it to a stage. All memory is the host's. */
@@ -50,6 +51,7 @@ struct st_stage {
     const struct st_stage_ops *ops;
     char name[32]; /* of the device */
     bool host;     /* begin computes on the calling thread */
+    char note[320]; /* what people should know about how it was opened, or "" */
     uint32_t first, end;
     struct st_model bound; /* weights where the device reads them */
     struct st_model_dims dims;
@@ -60,11 +62,20 @@ struct st_stage {
     struct st_profile *profile;                       /* NULL, or where times go; not of CPU stages */
 };
 
-/* Bytes that a stage takes, and what one decoded token costs it. On a device the first five parts are one allocation, each
+/* Bytes that a stage takes, and what one decoded token costs it. On a device the first seven parts are one allocation, each
  * part rounded up to ST_STAGE_ALIGN, which together are total. On the CPU weights lie in the mapped file, total is the rest
  * (state and buffers in one arena, scratch of the workers), rows are the engine's. */
 struct st_stage_size {
-    uint64_t weights, state, buffers, rows, scratch, total;
+    uint64_t weights, slots, state, buffers, experts, rows, scratch, total;
+    /* Where not all experts are on the device (expert_store.h); then weights are all but experts, slots those that are there, and
+     * experts the ring, the lists and what comes from the host. */
+    uint64_t all_experts; /* slots for all of them */
+    uint64_t host;        /* bytes of host memory for what the CPU computes, without the arena */
+    uint64_t arena;       /* bytes of the arena */
+    uint64_t in_file;     /* bytes of slots for experts that are neither here nor there */
+    double hit;           /* expected share of the chosen experts that are in slots */
+    double expert_read;   /* of read, bytes of chosen experts */
+    uint64_t steps;       /* layers with experts */
     uint64_t kv;       /* part of state that grows with the context */
     uint64_t locked;   /* page-locked host memory */
     uint64_t launches; /* of a pass of one row; on the CPU commands */
@@ -79,6 +90,15 @@ struct st_stage_config {
     struct st_model_options options;    /* first, end and fp32 as wanted; put is the stage's own business */
     struct st_placement placement;      /* likewise act_bytes */
     const struct st_ngram_table *ngram; /* of the whole model; hash NULL: none */
+    struct st_stage_experts {
+        bool cached;    /* not all experts get a slot; false: they are weights as all others */
+        uint64_t slots; /* bytes that slots may take */
+        uint64_t arena; /* bytes that the host's arena of the others may take */
+        const struct st_expert_profile *profile; /* or NULL */
+        uint32_t trunk_layers;                   /* of the model */
+        const struct st_kernels *kernels;        /* of the CPU, with so many threads */
+        int threads;
+    } experts; /* of stages on devices */
 };
 
 /* On the CPU. rows: the host rows of all passes; kernels and team outlive the stage. */
@@ -101,6 +121,8 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
 /* Bytes that a program's commands read and write for one row with depth tokens before it: weights, recurrent state, keys
  * and values (traffic.c). */
 double st_program_traffic(const struct st_program *p, uint32_t depth);
+/* The part of that which is chosen experts; *layers: commands that have some. */
+double st_program_expert_traffic(const struct st_program *p, uint64_t *layers);
 /* Bytes of a program's state that grow with the context, of all slots, as placed. */
 uint64_t st_program_kv_bytes(const struct st_program *p, uint32_t slots);
 

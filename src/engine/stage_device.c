@@ -10,83 +10,48 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/expert_host.h"
 #include "engine/profile.h"
-#include "engine/stage.h"
+#include "engine/stage_device.h"
 #include "kernel/gpu_norm.h"
-#include "kernel/gpu_ops.h"
-#include "runtime/device.h"
-
-enum {
-    PIECE = 32 << 20, /* bytes of one of the two page-locked buffers that weights go through */
-    ALIGN = ST_STAGE_ALIGN, /* of everything in the allocation */
-    GRAPHS = ST_GPU_WINDOW + 1,
-};
-
-/* Where things lie in the device's allocation, in bytes from its start. */
-struct layout {
-    uint64_t weights, state, buffers, rows, scratch, total;
-};
-
-struct device_stage {
-    struct st_stage base;
-    struct st_device *dev;
-    struct layout at;
-    st_addr memory;
-    struct st_rows rows;       /* arrays at device addresses, for the counts of the current pass */
-    uint8_t *host;             /* page-locked: packed rows of each pass under way, then logits */
-    uint64_t host_rows;        /* bytes of the rows of one pass */
-    float *host_logits;
-    struct flight {
-        struct st_event *done;
-        struct st_event **layer; /* [end - first]: the layer's last launch has run; of prompts */
-        bool layers;             /* they were recorded */
-        int32_t rows;
-    } flight[ST_STAGE_PASSES];
-    unsigned begun, finished; /* passes */
-    uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
-    struct st_gpu_target target;
-    struct st_gpu_list list;
-    struct st_graph *graphs[2][GRAPHS]; /* by part and rows; windows in which every row wants logits */
-    /* while weights are put */
-    uint64_t put_used;
-    bool counting;
-    uint8_t *piece[2];
-    struct st_event *piece_free[2];
-    bool piece_busy[2];
-    int next_piece;
-};
 
 static const struct st_runtime *table(const struct device_stage *d)
 {
-    return d->dev->table;
-}
-
-static uint64_t align_up(uint64_t a)
-{
-    return (a + ALIGN - 1) / ALIGN * ALIGN;
+    return st_device_table(d);
 }
 
 /* ---- weights ---- */
 
-/* Copies bytes into the device through the two page-locked buffers, so that reading the file and the link overlap. */
-static enum strata_result copy_weights(struct device_stage *d, st_addr to, const uint8_t *from, uint64_t bytes,
-                                       struct strata_error *err)
+enum strata_result st_device_take_piece(struct device_stage *d, int *piece, struct strata_error *err)
 {
-    const struct st_runtime *t = table(d);
+    int i = *piece = d->next_piece;
+    enum strata_result r = d->piece_busy[i] ? st_wait_event(d->dev, d->piece_free[i], err) : STRATA_OK;
+    d->piece_busy[i] = d->piece_busy[i] && r;
+    d->next_piece = 1 - i;
+    return r;
+}
+
+enum strata_result st_device_piece_given(struct device_stage *d, int piece, struct strata_error *err)
+{
+    d->piece_busy[piece] = true;
+    return table(d)->event_record(d->dev->copy, d->piece_free[piece], err);
+}
+
+/* Reading the file and the link overlap. */
+enum strata_result st_device_copy_weights(struct device_stage *d, st_addr to, const uint8_t *from, uint64_t bytes,
+                                          struct strata_error *err)
+{
     enum strata_result r = STRATA_OK;
     for (uint64_t done = 0; done < bytes && !r;) {
-        int i = d->next_piece;
-        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
-        if (d->piece_busy[i])
-            r = st_wait_event(d->dev, d->piece_free[i], err);
+        int i;
+        uint64_t n = bytes - done < ST_STAGE_PIECE ? bytes - done : ST_STAGE_PIECE;
+        r = st_device_take_piece(d, &i, err);
         if (r)
             break;
         memcpy(d->piece[i], from + done, n);
-        r = t->copy_in(d->dev->copy, to + done, d->piece[i], n, err);
+        r = table(d)->copy_in(d->dev->copy, to + done, d->piece[i], n, err);
         if (!r)
-            r = t->event_record(d->dev->copy, d->piece_free[i], err);
-        d->piece_busy[i] = true;
-        d->next_piece = 1 - i;
+            r = st_device_piece_given(d, i, err);
         done += n;
     }
     return r;
@@ -98,13 +63,13 @@ static enum strata_result put_weight(void *user, const char *name, const void *d
 {
     struct device_stage *d = user;
     uint64_t at = d->put_used, end;
-    if (!st_add_u64(at, bytes, &end) || end > UINT64_MAX - 2 * ALIGN)
+    if (!st_add_u64(at, bytes, &end) || end > UINT64_MAX - 2 * ST_STAGE_ALIGN)
         return st_fail(err, STRATA_E_LIMIT, "%s: %s: weights do not fit", d->base.name, name);
-    d->put_used = align_up(end);
+    d->put_used = st_stage_align(end);
     *out = (const void *)(uintptr_t)(d->memory + d->at.weights + at);
     if (d->counting)
         return STRATA_OK;
-    enum strata_result r = copy_weights(d, d->memory + d->at.weights + at, data, bytes, err);
+    enum strata_result r = st_device_copy_weights(d, d->memory + d->at.weights + at, data, bytes, err);
     return r ? st_fail_in(err, r, "%s", name) : STRATA_OK;
 }
 
@@ -114,6 +79,8 @@ static enum strata_result bind(struct device_stage *d, const struct st_stage_con
     struct st_model_options o = c->options;
     o.put = put_weight;
     o.put_user = d;
+    o.put_experts = d->cached ? st_device_put_experts : NULL;
+    st_expert_set_free(&d->store.set);
     d->put_used = 0;
     d->counting = counting;
     st_model_close(&d->base.bound);
@@ -166,7 +133,7 @@ static void place_rows(struct device_stage *d, uint64_t n, uint64_t *bytes)
     uint64_t at = 0;
     for (int i = 0; i < count; i++) {
         *list[i].device = (void *)(uintptr_t)(d->memory + d->at.rows + at);
-        at += align_up(list[i].bytes);
+        at += st_stage_align(list[i].bytes);
     }
     *bytes = at;
 }
@@ -216,15 +183,15 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
             memcpy(host + at, list[i].host, used);
         bytes = at + used;
         /* Room for the largest number of n-gram rows is only behind the last array. */
-        at += align_up(list[i].bytes);
+        at += st_stage_align(list[i].bytes);
     }
     return table(d)->copy_in(d->dev->compute, d->memory + d->at.rows, host, bytes, err);
 }
 
 /* ---- passes ---- */
 
-static enum strata_result launch_list(struct device_stage *d, const struct st_gpu_list *list, const struct st_command *c,
-                                      struct strata_error *err)
+enum strata_result st_device_launch(struct device_stage *d, const struct st_gpu_list *list, const struct st_command *c,
+                                    struct strata_error *err)
 {
     if (list->failed)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a list of launches", d->base.name);
@@ -242,19 +209,34 @@ static enum strata_result launch_list(struct device_stage *d, const struct st_gp
     return STRATA_OK;
 }
 
-/* Lowers and launches commands [from, to). marks: NULL, or events to record after the last command of each layer. */
+enum strata_result st_device_plain(struct device_stage *d, const struct st_program *p, size_t from, size_t to, size_t end,
+                                   struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    d->list.end = p->commands + end;
+    for (size_t i = from; i < to && !r; i++) {
+        d->list.count = 0;
+        r = st_gpu_lower(&p->commands[i], &d->target, &d->list, err);
+        if (!r)
+            r = st_device_launch(d, &d->list, &p->commands[i], err);
+    }
+    return r;
+}
+
+/* Runs commands [from, to). marks: NULL, or events to record after the last command of each layer. */
 static enum strata_result run_commands(struct device_stage *d, const struct st_program *p, size_t from, size_t to,
                                        struct st_event *const *marks, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
-    d->list.end = p->commands + to;
-    for (size_t i = from; i < to && !r; i++) {
-        int32_t layer = p->commands[i].layer;
-        d->list.count = 0;
-        r = st_gpu_lower(&p->commands[i], &d->target, &d->list, err);
-        if (!r)
-            r = launch_list(d, &d->list, &p->commands[i], err);
-        if (!r && marks && layer >= 0 && (i + 1 == to || p->commands[i + 1].layer != layer))
+    for (size_t i = from, next; i < to && !r; i = next) {
+        const struct st_command *c = &p->commands[i];
+        bool experts = d->cached && c->op == ST_OP_experts;
+        int32_t layer = c->layer;
+        for (next = i + 1; next < to && !experts && p->commands[next].layer == layer &&
+                           !(d->cached && p->commands[next].op == ST_OP_experts);)
+            next++;
+        r = experts ? st_device_experts_run(d, p, c, err) : st_device_plain(d, p, i, next, to, err);
+        if (!r && marks && layer >= 0 && (next == to || p->commands[next].layer != layer))
             r = table(d)->event_record(d->dev->compute, marks[(uint32_t)layer - d->base.first], err);
     }
     return r;
@@ -317,18 +299,22 @@ static enum strata_result device_begin(struct st_stage *stage, const struct st_p
     struct flight *f = &d->flight[d->begun % ST_STAGE_PASSES];
     uint64_t bytes = (uint64_t)pass->rows->n * stage->dims.wide * sizeof(float);
     bool head = pass->part == ST_PART_DRAFT || stage->end == stage->dims.layers;
-    enum strata_result r = send_rows(d, pass, d->host + d->begun % ST_STAGE_PASSES * d->host_rows, err);
+    enum strata_result r = d->cached && d->begun == d->finished ? st_device_experts_settle(d, err) : STRATA_OK;
+    if (!r)
+        r = send_rows(d, pass, d->host + d->begun % ST_STAGE_PASSES * d->host_rows, err);
     if (!r && pass->wide_in)
         r = t->copy_in(queue, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), pass->wide_in, bytes, err);
-    bool window = pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
-                  !pass->residuals && !stage->profile && (d->dev->info.features & ST_FEATURE_GRAPHS);
+    bool graphs = d->dev->info.features & ST_FEATURE_GRAPHS;
+    bool window = (graphs || d->cached) && pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
+                  !pass->residuals && !stage->profile;
     if (!r && stage->profile)
         r = st_profile_start(stage->profile, d->dev, err);
     f->rows = pass->rows->n;
     f->layers = !window && !pass->residuals && pass->part == ST_PART_TRUNK;
     if (!r)
         r = pass->residuals ? run_with_residuals(d, pass, p, err)
-            : window        ? run_graph(d, pass->part, p, err)
+            : window && d->cached ? st_device_experts_window(d, pass->part, p, err)
+            : window           ? run_graph(d, pass->part, p, err)
                             : run_commands(d, p, 0, p->n_commands, f->layers ? f->layer : NULL, err);
     if (!r && head && pass->rows->n_out)
         r = t->copy_out(queue, d->host_logits, st_gpu_at(p->logits),
@@ -356,6 +342,8 @@ static enum strata_result device_finish(struct st_stage *stage, struct strata_er
     }
     if (!r)
         r = st_wait_event(d->dev, f->done, err);
+    if (!r)
+        st_device_experts_count(d, (int)(d->finished % ST_STAGE_PASSES));
     d->finished++;
     if (!r && stage->profile && d->finished == d->begun)
         r = st_profile_collect(stage->profile, err);
@@ -383,13 +371,21 @@ static bool device_unlock_host(struct st_stage *stage, void *memory)
 
 /* ---- state ---- */
 
+/* Copies of experts may still read the piece that state goes through. */
+static enum strata_result free_piece(struct device_stage *d, struct strata_error *err)
+{
+    int piece;
+    d->next_piece = 0;
+    return st_device_take_piece(d, &piece, err);
+}
+
 static enum strata_result device_read(struct st_stage *stage, void *to, const uint8_t *at, uint64_t bytes,
                                       struct strata_error *err)
 {
     struct device_stage *d = (struct device_stage *)stage;
-    enum strata_result r = STRATA_OK;
-    for (uint64_t done = 0; done < bytes && !r; done += PIECE) {
-        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
+    enum strata_result r = free_piece(d, err);
+    for (uint64_t done = 0; done < bytes && !r; done += ST_STAGE_PIECE) {
+        uint64_t n = bytes - done < ST_STAGE_PIECE ? bytes - done : ST_STAGE_PIECE;
         r = table(d)->copy_out(d->dev->compute, d->piece[0], st_gpu_at(at) + done, n, err);
         if (!r)
             r = st_wait(d->dev, d->dev->compute, err);
@@ -403,9 +399,9 @@ static enum strata_result device_write(struct st_stage *stage, uint8_t *at, cons
                                        struct strata_error *err)
 {
     struct device_stage *d = (struct device_stage *)stage;
-    enum strata_result r = STRATA_OK;
-    for (uint64_t done = 0; done < bytes && !r; done += PIECE) {
-        uint64_t n = bytes - done < PIECE ? bytes - done : PIECE;
+    enum strata_result r = free_piece(d, err);
+    for (uint64_t done = 0; done < bytes && !r; done += ST_STAGE_PIECE) {
+        uint64_t n = bytes - done < ST_STAGE_PIECE ? bytes - done : ST_STAGE_PIECE;
         memcpy(d->piece[0], (const uint8_t *)from + done, n);
         r = table(d)->copy_in(d->dev->compute, st_gpu_at(at) + done, d->piece[0], n, err);
         if (!r)
@@ -435,8 +431,9 @@ static void device_close(struct st_stage *stage)
             t->event_free(d->flight[k].layer[i]);
         free(d->flight[k].layer);
     }
+    st_device_experts_close(d);
     for (int part = 0; part < 2; part++)
-        for (int n = 0; n < GRAPHS; n++)
+        for (int n = 0; n < ST_STAGE_GRAPHS; n++)
             if (d->graphs[part][n]) /* a runtime without graphs has no function to free them */
                 t->graph_free(d->graphs[part][n]);
     for (int i = 0; i < 2; i++) {
@@ -465,7 +462,7 @@ static const struct st_stage_ops device_ops = {.begin = device_begin,
 
 static size_t gpu_act_bytes(enum st_act form, size_t n)
 {
-    return align_up(st_gpu_act_stride(form, (uint32_t)n));
+    return st_stage_align(st_gpu_act_stride(form, (uint32_t)n));
 }
 
 /* Places the programs with state and buffers from the given addresses; NULL only counts. */
@@ -504,19 +501,28 @@ static enum strata_result size_parts(struct device_stage *d, uint32_t units, str
     uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, units);
     place_rows(d, n, &rows);
     *out = (struct st_stage_size){.weights = s->weight_bytes,
+                                  .slots = d->slot_bytes,
                                   .state = s->state_bytes,
                                   .buffers = s->buffer_bytes,
                                   .rows = rows,
                                   .scratch = trunk > draft ? trunk : draft};
-    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * PIECE;
-    const uint64_t parts[5] = {out->weights, out->state, out->buffers, out->rows, out->scratch};
-    for (int i = 0; i < 5; i++)
-        if (!st_add_u64(out->total, parts[i], &out->total) || !st_align_u64(out->total, ALIGN, &out->total))
+    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * ST_STAGE_PIECE;
+    if (d->cached) {
+        uint64_t locked;
+        enum strata_result r = st_device_experts_size(d, &out->experts, &out->host, &locked, err);
+        if (r)
+            return r;
+        out->locked += locked;
+        out->all_experts = st_expert_set_bytes(&d->store.set);
+    }
+    const uint64_t parts[7] = {out->weights, out->slots, out->state, out->buffers, out->experts, out->rows, out->scratch};
+    for (int i = 0; i < 7; i++)
+        if (!st_add_u64(out->total, parts[i], &out->total) || !st_align_u64(out->total, ST_STAGE_ALIGN, &out->total))
             return st_fail(err, STRATA_E_LIMIT, "%s: layers %u..%u do not fit in any memory", s->name, s->first, s->end - 1);
     return STRATA_OK;
 }
 
-/* Where the parts lie; every part starts at a multiple of ALIGN. */
+/* Where the parts lie; every part starts at a multiple of ST_STAGE_ALIGN. */
 static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct strata_error *err)
 {
     const struct st_stage *s = &d->base;
@@ -524,10 +530,12 @@ static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct
     enum strata_result r = size_parts(d, d->dev->info.units, &size, err);
     if (r)
         return r;
-    d->at = (struct layout){.state = align_up(size.weights), .total = size.total};
-    d->at.buffers = d->at.state + align_up(size.state);
-    d->at.rows = d->at.buffers + align_up(size.buffers);
-    d->at.scratch = d->at.rows + align_up(size.rows);
+    d->at = (struct st_device_layout){.slots = st_stage_align(size.weights), .total = size.total};
+    d->at.state = d->at.slots + st_stage_align(size.slots);
+    d->at.buffers = d->at.state + st_stage_align(size.state);
+    d->at.experts = d->at.buffers + st_stage_align(size.buffers);
+    d->at.rows = d->at.experts + st_stage_align(size.experts);
+    d->at.scratch = d->at.rows + st_stage_align(size.rows);
     d->target.scratch_bytes = size.scratch;
     d->host_rows = size.rows;
     if (size.total > limit)
@@ -548,7 +556,7 @@ static enum strata_result open_host_memory(struct device_stage *d, struct strata
     d->host = memory;
     d->host_logits = (float *)(void *)(d->host + ST_STAGE_PASSES * d->host_rows);
     for (int i = 0; i < 2 && !r; i++) {
-        r = t->host_allocate(d->dev->rt, PIECE, &memory, err);
+        r = t->host_allocate(d->dev->rt, ST_STAGE_PIECE, &memory, err);
         if (!r) {
             d->piece[i] = memory;
             r = t->event_create(d->dev->rt, false, &d->piece_free[i], err);
@@ -583,6 +591,8 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
         return r;
     s->bound.family->dims(&s->bound, &s->dims);
     r = place_programs(s, &d->rows, NULL, NULL, err);
+    if (!r && d->cached)
+        d->slot_bytes = st_expert_choose(&d->store.set, c->experts.profile, c->experts.slots, NULL, NULL);
     if (!r)
         r = lay_out(d, limit, err);
     if (!r)
@@ -596,12 +606,12 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
     if (!r)
         r = place_programs(s, &d->rows, (uint8_t *)(uintptr_t)(d->memory + d->at.state),
                            (uint8_t *)(uintptr_t)(d->memory + d->at.buffers), err);
-    if (!r)
-        r = st_wait(d->dev, d->dev->copy, err);
     d->target.scratch = d->memory + d->at.scratch;
     d->target.lanes = d->dev->info.lanes;
     d->target.units = d->dev->info.units;
-    return r;
+    if (!r && d->cached)
+        r = st_device_experts_open(d, c, err);
+    return r ? r : st_wait(d->dev, d->dev->copy, err);
 }
 
 static void take_config(struct device_stage *d, const struct st_stage_config *c)
@@ -609,6 +619,8 @@ static void take_config(struct device_stage *d, const struct st_stage_config *c)
     struct st_stage *s = &d->base;
     s->placement = c->placement;
     s->placement.act_bytes = gpu_act_bytes;
+    d->cached = c->experts.cached;
+    d->store.set.trunk_rows = c->experts.trunk_layers;
     s->first = c->options.first;
     s->end = c->options.end;
     if (c->ngram->hash && c->ngram->layer >= s->first && c->ngram->layer < s->end) {
@@ -695,12 +707,26 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
     return r;
 }
 
+/* What slots and arena take, and how many choices slots are expected to serve. */
+static enum strata_result size_experts(struct device_stage *d, const struct st_stage_config *c, struct st_stage_size *out,
+                                       struct strata_error *err)
+{
+    const struct st_expert_set *set = &d->store.set;
+    uint8_t *resident = malloc((size_t)set->count * set->experts + 1);
+    if (!resident)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
+    d->slot_bytes = st_expert_choose(set, c->experts.profile, c->experts.slots, resident, &out->hit);
+    out->arena = st_expert_host_bytes(set, c->experts.profile, resident, c->experts.arena, &out->in_file);
+    free(resident);
+    return STRATA_OK;
+}
+
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
                                         struct st_stage_size *out, struct strata_error *err)
 {
     const struct st_gpu_target target = {.lanes = info->lanes, .units = info->units};
     /* Nothing is at this address; absent weights are told from present ones by NULL. */
-    struct device_stage d = {.memory = ALIGN};
+    struct device_stage d = {.memory = ST_STAGE_ALIGN};
     struct st_stage *s = &d.base;
     snprintf(s->name, sizeof s->name, "layers %u..%u", c->options.first, c->options.end - 1);
     take_config(&d, c);
@@ -709,14 +735,22 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
         s->bound.family->dims(&s->bound, &s->dims);
         r = place_programs(s, &d.rows, NULL, NULL, err);
     }
+    struct st_stage_size experts = {0};
+    if (!r && d.cached)
+        r = size_experts(&d, c, &experts, err);
     if (!r)
         r = size_parts(&d, info->units, out, err);
+    out->hit = experts.hit;
+    out->arena = experts.arena;
+    out->in_file = experts.in_file;
     if (!r) {
         set_counts(s, &d.rows, 1);
         r = mark_kernels(&s->trunk, &target, NULL, &out->launches, err);
         out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
         out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
+        out->expert_read = st_program_expert_traffic(&s->trunk, &out->steps);
     }
+    st_expert_set_free(&d.store.set);
     st_program_free(&s->trunk);
     st_program_free(&s->draft);
     st_model_close(&s->bound);

@@ -11,10 +11,14 @@ static double gated(const struct st_gated_read *a)
     return matrix(a->down) + matrix(a->up) + matrix(a->inject);
 }
 
+static double chosen_experts(const struct st_experts *a)
+{
+    return (matrix(a->gate) + matrix(a->up) + matrix(a->down)) * a->used;
+}
+
 static double experts(const struct st_experts *a)
 {
-    double one = (double)a->gate->expert_bytes + (double)a->up->expert_bytes + (double)a->down->expert_bytes;
-    return one * a->used + matrix(a->shared_gate) + matrix(a->shared_up) + matrix(a->shared_down);
+    return chosen_experts(a) + matrix(a->shared_gate) + matrix(a->shared_up) + matrix(a->shared_down);
 }
 
 /* The state is read and written, the convolution's last inputs too. */
@@ -51,6 +55,18 @@ double st_program_traffic(const struct st_program *p, uint32_t depth)
         default: break; /* vectors of the row itself */
         }
     }
+    return bytes;
+}
+
+double st_program_expert_traffic(const struct st_program *p, uint64_t *layers)
+{
+    double bytes = 0;
+    *layers = 0;
+    for (size_t i = 0; i < p->n_commands; i++)
+        if (p->commands[i].op == ST_OP_experts) {
+            bytes += chosen_experts(&p->commands[i].u.experts);
+            *layers += 1;
+        }
     return bytes;
 }
 

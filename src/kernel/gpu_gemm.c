@@ -67,9 +67,12 @@ enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch
                                 a->tiles ? a->tiles : none,
                                 a->entry ? a->entry : none,
                                 a->scales ? a->scales : none,
-                                a->up_scales ? a->up_scales : none};
-    const uint32_t numbers[] = {a->n,     a->rows, (uint32_t)(a->n / info->block_elems * info->block_bytes), a->total,
-                                a->stride, a->ldy, a->used, !a->scales ? 0 : a->scale_each ? 2 : 1};
+                                a->up_scales ? a->up_scales : none,
+                                a->places ? a->places : none};
+    const uint32_t row_bytes = (uint32_t)(a->n / info->block_elems * info->block_bytes);
+    const uint32_t scaled = (!a->scales ? 0 : a->scale_each ? 2 : 1) | (a->places ? ST_GEMM_PLACED : 0);
+    const uint32_t numbers[] = {a->n,   a->rows, row_bytes, a->total, a->stride, a->ldy, a->used, scaled,
+                                a->expert_bytes ? a->expert_bytes : row_bytes * a->rows};
     union st_arg *arg = out->args;
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
         (arg++)->p = pointers[i];

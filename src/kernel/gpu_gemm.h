@@ -21,6 +21,8 @@ struct st_gpu_gemm {
     uint32_t n_tiles, used;
     st_addr scales, up_scales; /* f32 factors of the results of w and of up, or 0: none of both */
     bool scale_each;           /* one for each expert instead of one */
+    uint32_t expert_bytes;     /* as in struct st_gpu_rows */
+    st_addr places;            /* likewise */
     uint32_t units;            /* of the device (struct st_device_info), 0 when they are not known */
 };
 

@@ -27,7 +27,7 @@
     Y(X, IQ3_XXS, iq3_xxs, "gemm_iq") \
     Y(X, IQ3_S, iq3_s, "gemm_iq")
 
-#define ST_GPU_GEMM_ARGS "pccccccciiiiiiii"
+#define ST_GPU_GEMM_ARGS "pcccccccciiiiiiiii"
 #define ST_GPU_GEMM_LINES(X, type, name, module)                                                                          \
     X(GEMM_##type, "st_gemm_" #name, module, ST_GPU_GEMM_ARGS, 256, 1, 1, true)                                           \
     X(GEMM_FEW_##type, "st_gemm_few_" #name, module "_experts", ST_GPU_GEMM_ARGS, 256, 1, 1, true)                        \
@@ -42,7 +42,7 @@
 
 /* X(arguments, name) */
 #define ST_HOST_GEMM_LINES(X, type, name, module)                                                                         \
-    X(pccccccciiiiiiii, st_gemm_##name) X(pccccccciiiiiiii, st_gemm_few_##name) X(pccccccciiiiiiii, st_gemm_pair_##name)
+    X(pcccccccciiiiiiiii, st_gemm_##name) X(pcccccccciiiiiiiii, st_gemm_few_##name) X(pcccccccciiiiiiiii, st_gemm_pair_##name)
 #define ST_HOST_GEMM_KERNELS(X)                                                                                           \
     ST_GPU_GEMM_TYPES(ST_HOST_GEMM_LINES, X)                                                                              \
     X(pccciiiiiii, st_gemm_f32)                                                                                           \

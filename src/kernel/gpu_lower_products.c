@@ -297,42 +297,74 @@ static st_addr tiles_of(const struct st_experts *a, const struct st_gpu_target *
     return t->scratch + ((uint64_t)(uint32_t)*a->n * (a->used + 1) * a->width * 4 + 15) / 16 * 16;
 }
 
+/* The matrices of experts from on, as launches take them. */
+struct expert_matrices {
+    st_addr w, second, places, scales;
+    uint32_t expert_bytes;
+};
+
+static struct expert_matrices matrices_of(const struct st_experts *a, const struct st_gpu_experts_part *part,
+                                          const struct st_weight *w, const struct st_weight *second)
+{
+    uint64_t skip = w->places ? 0 : part->from * (uint64_t)w->expert_bytes;
+    struct expert_matrices m = {.w = st_gpu_at(w->data) + skip, .expert_bytes = (uint32_t)w->expert_bytes};
+    m.second = second ? st_gpu_at(second->data) + skip : 0;
+    if (w->places)
+        m.places = st_gpu_at(w->places) + (part->from + (part->brought ? a->experts : 0)) * sizeof(uint64_t);
+    if (w->scale)
+        m.scales = st_gpu_at(w->scale) + (w->scale_count > 1 ? part->from : 0) * sizeof(float);
+    return m;
+}
+
 /* expert_products of a prompt. */
-static enum strata_result prompt_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
-                                          const struct st_weight *second, st_addr y, uint32_t ldy, bool by_entry,
-                                          const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+static enum strata_result prompt_products(const struct st_experts *a, const struct st_gpu_experts_part *part,
+                                          const struct input *in, const struct st_weight *w, const struct st_weight *second,
+                                          st_addr y, uint32_t ldy, const struct st_gpu_target *t, struct st_gpu_list *list,
+                                          struct strata_error *err)
 {
     struct st_gpu_gemm gemm = gemm_of(in, w, second, y, ldy, t);
+    const struct expert_matrices m = matrices_of(a, part, w, second);
+    gemm.w = m.w;
+    gemm.up = m.second;
+    gemm.scales = m.scales;
+    gemm.expert_bytes = m.expert_bytes;
+    gemm.places = m.places;
     gemm.total = 0;
     gemm.tiles = tiles_of(a, t);
     gemm.entry = st_gpu_at(a->routing->entry);
-    gemm.n_tiles = st_gpu_gemm_tile_bound((uint32_t)*a->n * a->used, a->experts);
-    gemm.used = by_entry ? 0 : a->used;
+    gemm.n_tiles = st_gpu_gemm_tile_bound((uint32_t)*a->n * a->used, part->to - part->from);
+    gemm.used = part->step == ST_EXPERTS_DOWN ? 0 : a->used;
     gemm.scale_each = w->scale_count > 1;
     return st_gpu_gemm(&gemm, st_gpu_push(list), err);
 }
 
-/* Products of each expert's entries; by_entry: the input has a row for each entry instead of one for each token. second: NULL,
- * or the up beside a gate, for silu(w x) * (second x). */
-static enum strata_result expert_products(const struct st_experts *a, const struct input *in, const struct st_weight *w,
-                                          const struct st_weight *second, st_addr y, uint32_t ldy, bool by_entry,
-                                          const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+/* Products of the part's experts with their entries; the input of down has a row for each entry instead of one for each token.
+ * second: NULL, or the up beside a gate, for silu(w x) * (second x). */
+static enum strata_result expert_products(const struct st_experts *a, const struct st_gpu_experts_part *part,
+                                          const struct input *in, const struct st_weight *w, const struct st_weight *second,
+                                          st_addr y, uint32_t ldy, const struct st_gpu_target *t, struct st_gpu_list *list,
+                                          struct strata_error *err)
 {
     uint32_t n = (uint32_t)*a->n;
     if (by_matrix_units(w, n) && (!second || by_matrix_units(second, n)))
-        return prompt_products(a, in, w, second, y, ldy, by_entry, t, list, err);
+        return prompt_products(a, part, in, w, second, y, ldy, t, list, err);
     struct st_gpu_rows rows = rows_of(in, w, y, ldy, t);
+    const struct expert_matrices m = matrices_of(a, part, w, second);
+    rows.matrix[0].w = m.w;
+    rows.second = m.second;
+    rows.scales = m.scales;
+    rows.expert_bytes = m.expert_bytes;
+    rows.places = m.places;
     rows.mode = n <= ST_GPU_WINDOW ? ST_ROWS_ENTRY : ST_ROWS_EXPERT;
     rows.total = n * a->used;
     rows.most = n;
-    rows.experts = a->experts;
-    rows.used = by_entry ? 0 : a->used;
-    rows.first = st_gpu_at(a->routing->first);
+    rows.experts = part->to - part->from;
+    rows.used = part->step == ST_EXPERTS_DOWN ? 0 : a->used;
+    rows.first = st_gpu_at(a->routing->first + part->from);
     rows.entry = st_gpu_at(a->routing->entry);
     rows.expert = st_gpu_at(a->routing->expert);
     rows.scale_each = w->scale_count > 1;
     rows.join = second ? ST_ROWS_JOIN_SWIGLU : ST_ROWS_JOIN_NONE;
-    rows.second = second ? st_gpu_at(second->data) : 0;
     return st_gpu_rows(&rows, st_gpu_push(list), err);
 }
 
@@ -363,33 +395,29 @@ uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint3
            (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16;
 }
 
-static void combine(const struct st_experts *a, uint32_t n, struct st_gpu_list *list)
+static void combine(const struct st_experts *a, st_addr where, uint32_t n, struct st_gpu_list *list)
 {
     struct st_gpu_launch *l = st_gpu_push(list);
     *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_COMBINE, .grid = {groups(a->hidden), n, 1}};
     l->args[0].p = st_gpu_at(a->y);
     l->args[1].p = st_gpu_at(a->o);
     l->args[2].p = st_gpu_at(a->routing->weight);
-    l->args[3].p = st_gpu_at(a->routing->where);
+    l->args[3].p = where;
     l->args[4].p = st_gpu_at(a->routing->shared);
     l->args[5].i = a->hidden;
     l->args[6].i = a->used;
     l->args[7].i = n * a->used;
 }
 
-/* h of the entries. */
-static enum strata_result routed_hidden(const struct st_experts *a, const struct input *m, const struct st_gpu_target *t,
-                                        struct st_gpu_list *list, struct strata_error *err)
+/* h of the part's entries; where gate and up are no joint launch, the up products are left in the scratch. */
+static enum strata_result routed_hidden(const struct st_experts *a, const struct st_gpu_experts_part *part, const struct input *m,
+                                        const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
 {
     st_addr h = st_gpu_at(a->h);
     if (joined(a->gate, a->up))
-        return expert_products(a, m, a->gate, a->up, h, a->width, false, t, list, err);
-    enum strata_result r = expert_products(a, m, a->gate, NULL, h, a->width, false, t, list, err);
-    if (!r)
-        r = expert_products(a, m, a->up, NULL, t->scratch, a->width, false, t, list, err);
-    if (!r)
-        silu_mul(h, t->scratch, (uint32_t)*a->n * a->used, a->width, list);
-    return r;
+        return expert_products(a, part, m, a->gate, a->up, h, a->width, t, list, err);
+    enum strata_result r = expert_products(a, part, m, a->gate, NULL, h, a->width, t, list, err);
+    return r ? r : expert_products(a, part, m, a->up, NULL, t->scratch, a->width, t, list, err);
 }
 
 /* h of the shared expert, one row for each token. */
@@ -415,37 +443,71 @@ static enum strata_result shared_hidden(const struct st_experts *a, const struct
     return r;
 }
 
-enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct st_gpu_target *t, struct st_gpu_list *list,
-                                        struct strata_error *err)
+/* The tiles of the part's experts, for prompts. */
+static void list_tiles(const struct st_experts *a, const struct st_gpu_experts_part *part, const struct st_gpu_target *t,
+                       struct st_gpu_list *list)
 {
-    uint32_t n = (uint32_t)*a->n, routed = n * a->used, all = routed + n;
-    if (a->width != a->shared_width)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "experts: no kernel for a shared expert of width %u beside %u",
-                       a->shared_width, a->width);
-    struct input m = {.x = a->m, .acts = a->acts, .n = a->hidden, .rows = n};
-    struct input h = {.x = a->h, .acts = a->hacts, .n = a->width, .rows = all};
+    uint32_t n = (uint32_t)*a->n, experts = part->to - part->from;
+    if (n > ST_GPU_WINDOW)
+        st_gpu_gemm_tiles(tiles_of(a, t), st_gpu_at(a->routing->first + part->from), experts,
+                          st_gpu_gemm_tile_bound(n * a->used, experts), st_gpu_push(list));
+}
+
+/* All that the entries' down products and the shared expert's outputs need, and the latter. */
+static enum strata_result middle(const struct st_experts *a, const struct input *m, const struct st_gpu_target *t,
+                                 struct st_gpu_list *list, struct strata_error *err)
+{
+    uint32_t n = (uint32_t)*a->n, routed = n * a->used;
+    struct input h = {.x = a->h, .acts = a->hacts, .n = a->width, .rows = routed + n};
     /* The shared expert's rows follow those of the entries. */
     struct st_act_buffer tail_acts = *a->hacts;
     for (enum st_act act = ST_ACT_Q8; act < ST_ACT_COUNT; act++)
         tail_acts.memory[act] = (uint8_t *)(uintptr_t)address_of(&h, act, routed);
     const float *h_tail = a->h + (uint64_t)routed * a->width, *o_tail = a->o + (uint64_t)routed * a->hidden;
     struct input tail = {.x = h_tail, .acts = &tail_acts, .n = a->width, .rows = n};
-    unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
-    enum strata_result r = prepare(&m, mask, list, err);
-    if (n > ST_GPU_WINDOW)
-        st_gpu_gemm_tiles(tiles_of(a, t), st_gpu_at(a->routing->first), a->experts, st_gpu_gemm_tile_bound(routed, a->experts),
-                          st_gpu_push(list));
-    if (!r)
-        r = routed_hidden(a, &m, t, list, err);
-    if (!r)
-        r = shared_hidden(a, &m, h_tail, t, list, err);
+    if (!joined(a->gate, a->up))
+        silu_mul(st_gpu_at(a->h), t->scratch, routed, a->width, list);
+    enum strata_result r = shared_hidden(a, m, h_tail, t, list, err);
     if (!r)
         r = prepare(&h, st_act_mask(a->down) | st_act_mask(a->shared_down), list, err);
-    if (!r)
-        r = expert_products(a, &h, a->down, NULL, st_gpu_at(a->o), a->hidden, true, t, list, err);
-    if (!r)
-        r = multiply_one(&tail, a->shared_down, o_tail, a->hidden, t, list, err);
-    if (!r)
-        combine(a, n, list);
+    return r ? r : multiply_one(&tail, a->shared_down, o_tail, a->hidden, t, list, err);
+}
+
+enum strata_result st_gpu_lower_experts_part(const struct st_experts *a, const struct st_gpu_experts_part *part,
+                                             const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err)
+{
+    uint32_t n = (uint32_t)*a->n;
+    bool whole = part->to - part->from == a->experts;
+    if (a->width != a->shared_width)
+        return st_fail(err, STRATA_E_UNSUPPORTED, "experts: no kernel for a shared expert of width %u beside %u",
+                       a->shared_width, a->width);
+    struct input m = {.x = a->m, .acts = a->acts, .n = a->hidden, .rows = n};
+    struct input h = {.x = a->h, .acts = a->hacts, .n = a->width, .rows = n * (a->used + 1)};
+    switch (part->step) {
+    case ST_EXPERTS_BEGIN:
+        return prepare(&m, st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up),
+                       list, err);
+    case ST_EXPERTS_UP:
+        list_tiles(a, part, t, list);
+        return routed_hidden(a, part, &m, t, list, err);
+    case ST_EXPERTS_MIDDLE: return middle(a, &m, t, list, err);
+    case ST_EXPERTS_DOWN:
+        if (!whole) /* otherwise the tiles are those of the gates */
+            list_tiles(a, part, t, list);
+        return expert_products(a, part, &h, a->down, NULL, st_gpu_at(a->o), a->hidden, t, list, err);
+    case ST_EXPERTS_END: break;
+    }
+    combine(a, part->where ? part->where : st_gpu_at(a->routing->where), n, list);
+    return STRATA_OK;
+}
+
+enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct st_gpu_target *t, struct st_gpu_list *list,
+                                        struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (int step = ST_EXPERTS_BEGIN; step <= ST_EXPERTS_END && !r; step++) {
+        struct st_gpu_experts_part part = {.step = (enum st_gpu_experts_step)step, .to = a->experts};
+        r = st_gpu_lower_experts_part(a, &part, t, list, err);
+    }
     return r;
 }

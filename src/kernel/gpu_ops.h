@@ -64,6 +64,24 @@ static inline st_addr st_gpu_at(const void *p)
 enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_target *t, struct st_gpu_list *list,
                                 struct strata_error *err);
 
+/* The experts command in steps, for experts that lie in slots and are not all there. Begin, the up step for ranges that cover all
+ * experts, middle, down for the same ranges, end. */
+enum st_gpu_experts_step {
+    ST_EXPERTS_BEGIN,  /* the forms of m that gates and ups take */
+    ST_EXPERTS_UP,     /* gate and up of the range's experts */
+    ST_EXPERTS_MIDDLE, /* the shared expert, and the form that downs take */
+    ST_EXPERTS_DOWN,   /* outputs of the range's experts */
+    ST_EXPERTS_END,    /* outputs added in the router's order */
+};
+struct st_gpu_experts_part {
+    enum st_gpu_experts_step step;
+    uint32_t from, to; /* experts; of a window always all of them */
+    bool brought;      /* where weights have places: by their second list */
+    st_addr where;     /* of the end: 0, or a list in place of routing->where; numbers of rows behind o */
+};
+enum strata_result st_gpu_lower_experts_part(const struct st_experts *a, const struct st_gpu_experts_part *part,
+                                             const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err);
+
 /* Device scratch that lowering the command for up to rows rows may use, in bytes. Pointers in the command are not used. */
 uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, uint32_t units);
 

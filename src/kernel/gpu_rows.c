@@ -124,8 +124,13 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
     }
     const st_addr pointers[] = {a->x, a->first ? a->first : none, a->entry ? a->entry : none, a->expert ? a->expert : none,
                                 a->scales ? a->scales : none};
-    const uint32_t numbers[] = {a->n, (uint32_t)(a->n / info->block_elems * info->block_bytes), a->total, a->stride, a->used,
-                                a->mode, !a->scales ? 0 : a->scale_each ? 2 : 1,
+    const uint32_t row_bytes = (uint32_t)(a->n / info->block_elems * info->block_bytes);
+    if (a->mode != ST_ROWS_DENSE) {
+        arg[29].i = a->expert_bytes ? a->expert_bytes : row_bytes * a->matrix[0].rows;
+        arg[6].p = a->places ? a->places : none;
+    }
+    const uint32_t numbers[] = {a->n, row_bytes, a->total, a->stride, a->used, a->mode | (a->places ? ST_ROWS_PLACED : 0),
+                                !a->scales ? 0 : a->scale_each ? 2 : 1,
                                 joint(a) | a->join << 8 | (a->streams ? a->streams : 1) << 16, finish, tile,
                                 a->act == ST_ACT_F32 ? columns : columns / 32};
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)

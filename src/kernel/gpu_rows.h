@@ -35,6 +35,10 @@ struct st_gpu_rows {
     uint32_t most;  /* entries that one expert can have, for ST_ROWS_ENTRY at most ST_MAX_ROWS */
     uint32_t experts, used;
     st_addr first, entry, expert;
+    /* Where an expert's matrices lie: expert_bytes from one to the next (0: without gaps), or with places at 64-bit offsets from
+     * the first matrix's address, [experts] in device memory; those at ST_NO_PLACE are left out. */
+    uint32_t expert_bytes;
+    st_addr places;
     st_addr scales;  /* f32 factors of the outputs, or 0 */
     bool scale_each; /* one for each expert instead of one */
     uint32_t units;  /* of the device (struct st_device_info), 0 when they are not known */

@@ -25,7 +25,9 @@ struct st_route {
     struct st_act_buffer *acts;
 };
 
-/* y = sum over the row's choice, best first, of weight * down(silu(gate m) * (up m)), then + shared * the shared expert. */
+/* y = sum over the row's choice, best first, of weight * down(silu(gate m) * (up m)), then + shared * the shared expert.
+ * On the CPU y may be NULL: then o is the result, routing has but first and entry, of the entries that are wanted
+ * (first[experts] of them), and there is no shared expert. */
 struct st_experts {
     const int32_t *n;
     const float *m;

@@ -66,7 +66,8 @@ void st_multiply(const struct st_kernels *k, const struct st_weight *w, uint32_t
 {
     if (from >= to || n == 0)
         return;
-    const uint8_t *data = (const uint8_t *)w->data + expert * w->expert_bytes + from * w->row_bytes;
+    const uint8_t *const *places = w->places;
+    const uint8_t *data = (places ? places[expert] : (const uint8_t *)w->data + expert * w->expert_bytes) + from * w->row_bytes;
     st_dot_rows_fn rows = w->act == ST_ACT_F32 ? k->dot->rows_f32[w->type] : k->dot->rows[w->type];
     rows(y, data, w->row_bytes, (int)(to - from), x, (int)n, ldy, w->cols);
     if (w->scale) {

@@ -43,7 +43,11 @@ struct st_weight {
     enum st_act act;  /* form of the activations it is multiplied with */
     uint32_t cols, rows;
     size_t row_bytes;
-    size_t expert_bytes; /* from one expert's data to the next's */
+    size_t expert_bytes; /* from one expert's data to the next's, unless there are places */
+    /* NULL, or where each expert's rows lie. On the CPU: const uint8_t *[experts]. On a device: two lists of [experts] 64-bit
+     * offsets from data, in the device's memory: of the experts that are there (the others: ST_NO_PLACE, kernel/gpu/layout.h),
+     * and of all of them while a prompt has them brought (engine/experts.h). */
+    const void *places;
     const float *scale;  /* NULL, or factors of the product: one, or one per expert */
     uint32_t scale_count;
 };

@@ -216,16 +216,20 @@ static void fill(const struct st_loader *l, struct st_weight *w, const struct st
                             .expert_bytes = expert_rows * row};
 }
 
-/* The bytes of a tensor where they are wanted. */
-static enum strata_result put_tensor(struct st_loader *l, const struct st_gguf_tensor *t, const uint8_t **base)
+/* The bytes of a tensor where they are wanted; *places as in struct st_weight. experts 0: it has none. */
+static enum strata_result put_tensor(struct st_loader *l, const struct st_gguf_tensor *t, uint64_t experts, const uint8_t **base,
+                                     const void **places)
 {
     const void *at;
-    enum strata_result r = st_loader_put(l, t->name, t->data, t->bytes, &at);
+    const struct st_model_options *o = l->options;
+    enum strata_result r =
+        experts && o->put_experts
+            ? o->put_experts(o->put_user, l->g, t, (uint32_t)experts, &at, places, l->err)
+            : st_loader_put(l, t->name, t->data, t->bytes, &at);
     *base = r ? NULL : at;
     return r;
 }
 
-/* A matrix {cols, rows} or, with experts > 0, {cols, rows, experts}. */
 /* Finds a matrix of the given shape. */
 static enum strata_result find_matrix(struct st_loader *l, const char *name, uint64_t cols, uint64_t rows,
                                       uint64_t depth, const struct st_gguf_tensor **out)
@@ -247,13 +251,15 @@ enum strata_result st_load_matrix(struct st_loader *l, const char *name, uint64_
 {
     const struct st_gguf_tensor *t = NULL;
     const uint8_t *base = NULL;
+    const void *places = NULL;
     uint64_t depth = experts ? experts : 1;
     enum strata_result r = find_matrix(l, name, cols, rows, depth, &t);
     if (!r)
-        r = put_tensor(l, t, &base);
+        r = put_tensor(l, t, experts, &base, &places);
     if (r)
         return r;
     fill(l, w, t, base, rows, 0, rows);
+    w->places = places;
     return scale_of(l, name, depth, w);
 }
 
@@ -281,11 +287,13 @@ enum strata_result st_load_pair(struct st_loader *l, const char *fused, const ch
     const uint8_t *base = NULL;
     if (t->ne[0] != cols || t->ne[1] != a_rows + b_rows || t->ne[2] != depth || t->ne[3] != 1)
         return wrong_shape(l, t, cols, a_rows + b_rows, depth);
-    enum strata_result r = put_tensor(l, t, &base);
+    const void *places = NULL;
+    enum strata_result r = put_tensor(l, t, experts, &base, &places);
     if (r)
         return r;
     fill(l, a, t, base, a_rows, 0, a_rows + b_rows);
     fill(l, b, t, base, b_rows, a_rows, a_rows + b_rows);
+    a->places = b->places = places;
     r = scale_of(l, fused, depth, a);
     b->scale = a->scale;
     b->scale_count = a->scale_count;

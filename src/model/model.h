@@ -14,6 +14,7 @@ struct st_model_dims {
     uint32_t embeddings;  /* rows of the token embedding: ids below it are valid inputs */
     uint32_t context;     /* trained context length */
     bool draft;           /* a draft layer is there */
+    uint32_t experts;     /* of each layer, 0: none */
 };
 
 /* One contiguous arena, laid out by taking pieces. A bump with base NULL only counts. */
@@ -84,10 +85,18 @@ struct st_model {
 typedef enum strata_result (*st_put_fn)(void *user, const char *name, const void *data, uint64_t bytes, const void **out,
                                         struct strata_error *err);
 
+/* The same for a tensor of experts of g: nothing is copied. The bytes of expert e, t->bytes / experts of them, will lie at
+ * *base + place e of *places, which becomes st_weight.places of the tensor's matrices. A layer's tensors come one after the
+ * other, that of down last. */
+typedef enum strata_result (*st_put_experts_fn)(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t,
+                                                uint32_t experts, const void **base, const void **places,
+                                                struct strata_error *err);
+
 struct st_model_options {
     uint32_t first, end; /* layers to bind; end 0: all of them. The embedding is always bound, the head with the last layer */
     st_put_fn put;       /* NULL: weights stay where the file has them. Embedding and n-gram table always do */
-    void *put_user;
+    st_put_experts_fn put_experts; /* NULL: experts are weights as all others */
+    void *put_user;                /* of both */
     bool fp32;                 /* FP32 activations for every weight */
     int draft_norm_per_stream; /* -1: as the file says; 0 or 1 */
 };

@@ -460,7 +460,8 @@ static void dims(const struct st_model *model, struct st_model_dims *out)
                                   .vocabulary = m->h.vocabulary,
                                   .embeddings = m->embed.rows,
                                   .context = m->h.context,
-                                  .draft = m->h.draft_layers > 0 && m->end == m->h.layers};
+                                  .draft = m->h.draft_layers > 0 && m->end == m->h.layers,
+                                  .experts = m->h.experts};
 }
 
 static void ngram_table(const struct st_model *model, struct st_ngram_table *out)

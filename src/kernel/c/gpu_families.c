@@ -178,13 +178,38 @@ struct rows_args {
     const union st_arg *a;
     const int32_t *first, *entry, *expert;
     const float *scales;
+    const uint64_t *places; /* NULL: one after the other */
+    uint64_t expert_bytes;
     uint32_t n, row_bytes, total, stride, used, mode, scaled, joint, join, streams, finish;
 };
 
+/* Bytes from the first matrix to that of expert e, ST_NO_PLACE when it is not there. */
+static uint64_t place_of(const uint64_t *places, uint64_t expert_bytes, uint32_t e)
+{
+    return places ? places[e] : e * expert_bytes;
+}
+
 static struct rows_args rows_args(const union st_arg *a)
 {
-    return (struct rows_args){a, at(a[9]), at(a[10]), at(a[11]), at(a[12]), a[13].i, a[14].i, a[15].i, a[16].i, a[17].i,
-                              a[18].i, a[19].i, a[20].i & 255, a[20].i >> 8 & 255, a[20].i >> 16, a[21].i};
+    const uint32_t mode = a[18].i & ~(uint32_t)ST_ROWS_PLACED;
+    return (struct rows_args){.a = a,
+                              .first = at(a[9]),
+                              .entry = at(a[10]),
+                              .expert = at(a[11]),
+                              .scales = at(a[12]),
+                              .places = a[18].i & ST_ROWS_PLACED ? at(a[6]) : NULL,
+                              .expert_bytes = mode == ST_ROWS_DENSE ? 0 : a[29].i,
+                              .n = a[13].i,
+                              .row_bytes = a[14].i,
+                              .total = a[15].i,
+                              .stride = a[16].i,
+                              .used = a[17].i,
+                              .mode = mode,
+                              .scaled = a[19].i,
+                              .joint = a[20].i & 255,
+                              .join = a[20].i >> 8 & 255,
+                              .streams = a[20].i >> 16,
+                              .finish = a[21].i};
 }
 
 /* What becomes of the products of one matrix in output row i. */
@@ -210,14 +235,14 @@ static void strip(const struct st_dot_table *dot, int type, enum st_act act, con
     const union st_arg *a = r->a;
     const uint32_t rows = a[24 + matrix].i, ldy = a[28 + matrix].i, input = r->used ? (uint32_t)r->entry[i] / r->used : i;
     const uint8_t *x = (const uint8_t *)at(a[8]) + (size_t)input * r->stride;
-    const uint8_t *w = (const uint8_t *)at(a[4 + matrix]) + ((size_t)e * rows + from) * r->row_bytes;
+    const size_t skip = place_of(r->places, r->expert_bytes, e) + (size_t)from * r->row_bytes;
+    const uint8_t *w = (const uint8_t *)at(a[4 + matrix]) + skip;
     float *y = (float *)at(a[matrix]) + (size_t)i * ldy + from, other[STRIP], sums[STRIP] = {0};
     one_row(dot, type, act, y, w, count, x, r->n);
     for (uint32_t o = 0; r->scaled && o < count; o++)
         y[o] *= r->scales[r->scaled == 2 ? e : 0];
     if (r->join == ST_ROWS_JOIN_SWIGLU) {
-        const uint8_t *second = (const uint8_t *)at(a[5]) + ((size_t)e * rows + from) * r->row_bytes;
-        one_row(dot, type, act, other, second, count, x, r->n);
+        one_row(dot, type, act, other, (const uint8_t *)at(a[5]) + skip, count, x, r->n);
         for (uint32_t o = 0; o < count; o++)
             y[o] = st_siluf(y[o]) * other[o];
     } else if (r->join == ST_ROWS_JOIN_MEAN) {
@@ -254,7 +279,7 @@ static void rows_family(const struct st_dot_table *dot, int type, enum st_act ac
     }
     for (uint32_t i = 0; i < grid[1]; i++) {
         const uint32_t e = r.mode == ST_ROWS_ENTRY ? (uint32_t)r.expert[r.entry[i]] : i;
-        if (r.mode == ST_ROWS_EXPERT || (uint32_t)r.first[e] == i)
+        if ((r.mode == ST_ROWS_EXPERT || (uint32_t)r.first[e] == i) && place_of(r.places, 0, e) != ST_NO_PLACE)
             some_rows(dot, type, act, &r, e, (uint32_t)r.first[e], (uint32_t)r.first[e + 1]);
     }
 }
@@ -264,13 +289,15 @@ static void rows_family(const struct st_dot_table *dot, int type, enum st_act ac
 /* One output row of the tile's kind. */
 static void gemm_row(const struct st_dot_table *dot, int type, bool pair, const union st_arg *args, uint32_t e, uint32_t i)
 {
-    const uint32_t n = args[8].i, rows = args[9].i, stride = args[12].i, used = args[14].i, scaled = args[15].i;
+    const uint32_t n = args[9].i, rows = args[10].i, stride = args[13].i, used = args[15].i;
+    const uint32_t scaled = args[16].i & ~(uint32_t)ST_GEMM_PLACED;
+    const uint64_t place = place_of(args[16].i & ST_GEMM_PLACED ? at(args[8]) : NULL, args[17].i, e);
     const uint32_t input = used ? (uint32_t)((const int32_t *)at(args[5]))[i] / used : i;
     const uint8_t *x = (const uint8_t *)at(args[3]) + (size_t)input * stride;
-    float *y = (float *)at(args[0]) + (size_t)i * args[13].i;
-    for (uint32_t r = 0; r < rows; r += STRIP) {
+    float *y = (float *)at(args[0]) + (size_t)i * args[14].i;
+    for (uint32_t r = 0; r < rows && place != ST_NO_PLACE; r += STRIP) {
         const uint32_t strip = rows - r < STRIP ? rows - r : STRIP;
-        const size_t skip = ((size_t)e * rows + r) * args[10].i;
+        const size_t skip = place + (size_t)r * args[11].i;
         float up[STRIP];
         for (int which = 0; which < (pair ? 2 : 1); which++) {
             float *to = which ? up : y + r;
@@ -287,9 +314,9 @@ static void gemm_row(const struct st_dot_table *dot, int type, bool pair, const 
 static void gemm_family(const struct st_dot_table *dot, int type, bool pair, const uint32_t grid[3], const union st_arg *args)
 {
     const int32_t *tile = at(args[4]);
-    for (uint32_t i = 0; i < args[11].i; i++)
+    for (uint32_t i = 0; i < args[12].i; i++)
         gemm_row(dot, type, pair, args, 0, i);
-    for (uint32_t t = 0; args[11].i == 0 && t < grid[1]; t++)
+    for (uint32_t t = 0; args[12].i == 0 && t < grid[1]; t++)
         for (int32_t i = 0; tile[4 * t] >= 0 && i < tile[4 * t + 2]; i++)
             gemm_row(dot, type, pair, args, (uint32_t)tile[4 * t], (uint32_t)(tile[4 * t + 1] + i));
 }

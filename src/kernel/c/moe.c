@@ -99,9 +99,13 @@ static void for_pieces(const struct st_experts *a, size_t width, size_t shared_w
     size_t n = (size_t)*a->n, routed = n * a->used;
     size_t parts = (width + WEIGHTS_AT_ONCE - 1) / WEIGHTS_AT_ONCE;
     size_t shared_parts = (shared_width + WEIGHTS_AT_ONCE - 1) / WEIGHTS_AT_ONCE;
+    if (!a->y) {
+        n = 0;
+        routed = (size_t)a->routing->first[a->experts];
+    }
     size_t total = routed * parts + n * shared_parts, done = 0;
     size_t mine = total * (size_t)w->index / (size_t)w->count, end = total * ((size_t)w->index + 1) / (size_t)w->count;
-    for (uint32_t e = 0; e <= a->experts; e++) {
+    for (uint32_t e = 0; e < a->experts + (a->y ? 1 : 0); e++) {
         bool shared = e == a->experts;
         struct piece p = {.expert = e, .first = shared ? routed : (size_t)a->routing->first[e]};
         p.count = shared ? n : (size_t)a->routing->first[e + 1] - p.first;
@@ -166,7 +170,7 @@ static void down(const struct st_kernels *k, const struct st_experts *a, const s
 
 void ST_K(st_experts)(const struct st_kernels *k, const struct st_experts *a, struct st_worker *w)
 {
-    size_t n = (size_t)*a->n, routed = n * a->used, from, to;
+    size_t n = (size_t)*a->n, routed = a->y ? n * a->used : (size_t)a->routing->first[a->experts], from, to;
     unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
     st_act_prepare(k, a->acts, mask, a->m, a->hidden, n, a->hidden, w);
     st_barrier(w);
@@ -177,9 +181,12 @@ void ST_K(st_experts)(const struct st_kernels *k, const struct st_experts *a, st
     struct st_act_buffer tail = *a->hacts;
     for (int form = ST_ACT_Q8; form < ST_ACT_COUNT; form++)
         tail.memory[form] += routed * tail.stride[form];
-    st_act_prepare(k, &tail, st_act_mask(a->shared_down), a->h + routed * h_width(a), h_width(a), n, a->shared_width, w);
+    if (a->y)
+        st_act_prepare(k, &tail, st_act_mask(a->shared_down), a->h + routed * h_width(a), h_width(a), n, a->shared_width, w);
     st_barrier(w);
     for_pieces(a, a->hidden, a->hidden, w, down, k);
+    if (!a->y)
+        return;
     st_barrier(w);
     st_share(w, a->hidden, 16, &from, &to);
     for (size_t r = 0; r < n; r++) {

@@ -347,7 +347,8 @@ struct gemm {
     global const uchar *w, *up, *x;
     global const int *tiles, *entry;
     global const float *scales, *up_scales;
-    uint n, rows, row_bytes, total, stride, ldy, used, scaled;
+    global const ulong *places; /* of each expert; read when scaled has ST_GEMM_PLACED */
+    uint n, rows, row_bytes, total, stride, ldy, used, scaled, expert_bytes;
 };
 
 /* The row of x for output row i. */
@@ -371,21 +372,24 @@ INLINE void gemm_tile(int type, int mode, local uchar *memory, const struct gemm
         start = (uint)tile[1];
         count = (uint)tile[2];
     }
+    const ulong matrix = a->scaled & ST_GEMM_PLACED ? a->places[e] : (ulong)e * a->expert_bytes;
+    if (matrix == ST_NO_PLACE)
+        return;
     const uint o0 = st_group() * outs, left = a->rows - o0 < outs ? a->rows - o0 : outs;
     /* rows past the end stand for the last one; their results are not stored */
     const uint r = item / 2, o = mode == GEMM_PAIR ? r / 32 * 16 + r % 16 : r;
     struct gemm_source from;
     from.weights = (mode == GEMM_PAIR && r / 16 % 2 ? a->up : a->w) +
-                   ((ulong)e * a->rows + o0 + (o < left ? o : left - 1)) * a->row_bytes;
+                   matrix + (ulong)(o0 + (o < left ? o : left - 1)) * a->row_bytes;
     UNROLL
     for (uint i = 0; i < GEMM_ROWS(mode) / 64; i++)
         from.x[i] = gemm_input(a, start + (item / 4 + 64 * i < count ? item / 4 + 64 * i : count - 1));
     from.scales = gemm_input(a, start + (r < count ? r : count - 1));
     struct gemm_sums sums;
     gemm_run(type, mode, memory, &sums, &from, a->n, count);
-    const uint scale = a->scaled == 2 ? e : 0;
-    gemm_store(mode, &sums, a->y, a->ldy, start, count, o0, left, a->scaled ? a->scales[scale] : 1.0f,
-               a->scaled ? a->up_scales[scale] : 1.0f);
+    const uint scaled = a->scaled & ~ST_GEMM_PLACED, scale = scaled == 2 ? e : 0;
+    gemm_store(mode, &sums, a->y, a->ldy, start, count, o0, left, scaled ? a->scales[scale] : 1.0f,
+               scaled ? a->up_scales[scale] : 1.0f);
 }
 
 /* grid: (tiles of weight rows, tiles of activation rows or of experts). */
@@ -393,12 +397,13 @@ INLINE void gemm_tile(int type, int mode, local uchar *memory, const struct gemm
     KERNEL(GEMM_GROUP)                                                                                                    \
     name(global float *restrict y, global const uchar *restrict w, global const uchar *restrict up,                       \
          global const uchar *restrict x, global const int *restrict tiles, global const int *restrict entry,              \
-         global const float *restrict scales, global const float *restrict up_scales, uint n, uint rows, uint row_bytes,  \
-         uint total, uint stride, uint ldy, uint used, uint scaled)                                                       \
+         global const float *restrict scales, global const float *restrict up_scales,                                     \
+         global const ulong *restrict places, uint n, uint rows, uint row_bytes, uint total, uint stride, uint ldy,       \
+         uint used, uint scaled, uint expert_bytes)                                                                       \
     {                                                                                                                     \
         LOCAL_ARRAY(uint4, memory, GEMM_BYTES(type, mode) / 16);                                                          \
-        const struct gemm a = {y, w, up, x, tiles, entry, scales, up_scales, n, rows, row_bytes, total, stride, ldy,     \
-                               used, scaled};                                                                             \
+        const struct gemm a = {y, w, up, x, tiles, entry, scales, up_scales, places, n, rows, row_bytes, total, stride,  \
+                               ldy, used, scaled, expert_bytes};                                                          \
         gemm_tile(type, mode, (local uchar *)memory, &a);                                                                 \
     }
 

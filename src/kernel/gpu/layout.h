@@ -76,6 +76,13 @@ typedef uint64_t st_u64;
 #define ST_ROWS_DENSE 0
 #define ST_ROWS_ENTRY 1
 #define ST_ROWS_EXPERT 2
+/* Bit of the mode: the third matrix stands for a list of 64-bit offsets, where each expert's matrix lies behind the first
+ * matrix's address. Without it the experts lie one after the other. */
+#define ST_ROWS_PLACED 256
+/* The same for prompt products, a bit of the argument that says what is scaled. */
+#define ST_GEMM_PLACED 256
+/* Place of an expert that is not there: nothing is computed for it. */
+#define ST_NO_PLACE 0xfffffffffffffffful
 
 /* How the products of several matrices make one output: silu(first) * second, or the mean over streams of sigmoid(product) *
  * value. */

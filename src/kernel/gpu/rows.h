@@ -25,6 +25,8 @@ struct rows {
     global const uchar *w, *w1, *x;
     global const int *first, *entry, *expert;
     global const float *scales;
+    global const ulong *places; /* with ST_ROWS_PLACED: of each expert */
+    uint expert_bytes;
     uint n, rows, row_bytes, total, stride, ldy, used, mode, scaled, tile, chunk;
     uint row0, here;           /* first weight row of the group, and how many */
     uint joint, join, finish;  /* matrices that make one output, how (ST_ROWS_JOIN_*), what follows (ST_ROWS_FINISH_*) */
@@ -52,7 +54,9 @@ INLINE struct served rows_served(const struct rows *a)
         if (a->mode == ST_ROWS_ENTRY && s.from != y) /* the group of the expert's first entry serves them all */
             s.to = s.from;
     }
-    s.matrix = (ulong)e * a->rows * a->row_bytes;
+    s.matrix = a->places ? a->places[e] : (ulong)e * a->expert_bytes;
+    if (s.matrix == ST_NO_PLACE)
+        s.to = s.from;
     s.scale = a->scaled == 0 ? 1.0f : a->scales[a->scaled == 2 ? e : 0];
     return s;
 }
@@ -293,8 +297,9 @@ INLINE void rows_integer(int type, const struct rows *a, const struct served *s,
 
 /* Which matrix the group has, and which of its rows. */
 #define ROWS_VALUES(a) \
-    struct rows a = {y0, w0, w1, x, first, entry, expert, scales, n, rows0, row_bytes, total, stride, ldy0, used, mode, \
-                     scaled, tile, chunk, 0, 0, joined & 255, joined >> 8 & 255, finish & 255, 1.0f / (float)(joined >> 16)}; \
+    struct rows a = {y0, w0, w1, x, first, entry, expert, scales, mode & ST_ROWS_PLACED ? (global const ulong *)w2 : 0, \
+                     ldy1, n, rows0, row_bytes, total, stride, ldy0, used, mode & ~ST_ROWS_PLACED, scaled, tile, \
+                     chunk, 0, 0, joined & 255, joined >> 8 & 255, finish & 255, 1.0f / (float)(joined >> 16)}; \
     uint group = st_group(); \
     if (group >= ROWS_TILES(rows0, tile)) { \
         group -= ROWS_TILES(rows0, tile); \

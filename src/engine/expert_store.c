@@ -1,0 +1,352 @@
+/* Owns the choice of experts for slots, and profiles. */
+#include "engine/expert_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/checked.h"
+#include "base/file.h"
+
+enum { SECTION_ALIGN = 16, SLOT_ALIGN = 256, VERSION = 1, PROFILE_ROWS = 4096, PROFILE_EXPERTS = 65536 };
+
+static const float DECAY = 0.7f, WANTED = 1.5f;
+
+/* ---- the set ---- */
+
+static enum strata_result new_layer(struct st_expert_set *set, const struct st_gguf *g, uint32_t block, struct strata_error *err)
+{
+    if (set->count == set->capacity) {
+        uint32_t more = set->capacity ? 2 * set->capacity : 64;
+        struct st_expert_layer *p = realloc(set->layer, more * sizeof *p);
+        if (!p)
+            return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a list of experts", g->path);
+        set->layer = p;
+        set->capacity = more;
+    }
+    set->layer[set->count++] = (struct st_expert_layer){
+        .g = g, .block = block, .row = block < set->trunk_rows ? block : set->trunk_rows};
+    return STRATA_OK;
+}
+
+enum strata_result st_expert_set_add(struct st_expert_set *set, const struct st_gguf *g, const struct st_gguf_tensor *t,
+                                     uint32_t experts, uint32_t *layer, uint32_t *section, struct strata_error *err)
+{
+    unsigned block;
+    if (sscanf(t->name, "blk.%u.", &block) != 1)
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s belongs to no layer", g->path, t->name);
+    if (set->count && set->experts != experts)
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s has %u experts, others have %u", g->path, t->name, experts,
+                       set->experts);
+    set->experts = experts;
+    struct st_expert_layer *l = set->count ? &set->layer[set->count - 1] : NULL;
+    if (!l || l->g != g || l->block != block) {
+        enum strata_result r = new_layer(set, g, block, err);
+        if (r)
+            return r;
+        l = &set->layer[set->count - 1];
+    }
+    if (l->sections == ST_EXPERT_SECTIONS)
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s: too many tensors of experts", g->path, t->name);
+    struct st_expert_section *s = &l->section[l->sections];
+    uint64_t end;
+    *s = (struct st_expert_section){.tensor = t, .bytes = t->bytes / experts};
+    s->at = l->sections ? l->section[l->sections - 1].at + l->section[l->sections - 1].bytes : 0;
+    if (!st_align_u64(s->at, SECTION_ALIGN, &s->at) || !st_add_u64(s->at, s->bytes, &end) || !st_align_u64(end, SLOT_ALIGN, &l->slot) ||
+        l->slot > UINT64_MAX / 2 / experts)
+        return st_fail(err, STRATA_E_LIMIT, "%s: tensor %s does not fit in any memory", g->path, t->name);
+    *layer = set->count - 1;
+    *section = l->sections++;
+    return STRATA_OK;
+}
+
+void st_expert_set_free(struct st_expert_set *set)
+{
+    free(set->layer);
+    *set = (struct st_expert_set){.trunk_rows = set->trunk_rows};
+}
+
+uint64_t st_expert_set_bytes(const struct st_expert_set *set)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < set->count; i++)
+        bytes += set->layer[i].slot * set->experts;
+    return bytes;
+}
+
+uint64_t st_expert_set_largest(const struct st_expert_set *set)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < set->count; i++)
+        most = set->layer[i].slot > most ? set->layer[i].slot : most;
+    return most;
+}
+
+/* ---- profiles ---- */
+
+enum strata_result st_expert_profile_create(uint32_t rows, uint32_t experts, struct st_expert_profile *out, struct strata_error *err)
+{
+    *out = (struct st_expert_profile){.rows = rows, .experts = experts};
+    if (rows == 0 || rows > PROFILE_ROWS || experts == 0 || experts > PROFILE_EXPERTS)
+        return st_fail(err, STRATA_E_ARGUMENT, "no profile has %u layers of %u experts", rows, experts);
+    out->count = calloc((size_t)rows * experts, sizeof *out->count);
+    return out->count ? STRATA_OK : st_fail(err, STRATA_E_MEMORY, "no memory for a profile of experts");
+}
+
+void st_expert_profile_free(struct st_expert_profile *p)
+{
+    free(p->count);
+    p->count = NULL;
+}
+
+/* What stands before the counts. */
+struct profile_head {
+    char magic[8];
+    uint32_t version, rows, experts, zero;
+    uint64_t fingerprint, tokens;
+};
+static const char magic[8] = {'S', 'T', 'R', 'A', 'T', 'A', 'E', 'P'};
+
+static enum strata_result parse_profile(const char *path, const char *data, size_t size, struct st_expert_profile *out,
+                                        struct strata_error *err)
+{
+    struct profile_head head;
+    uint64_t sum;
+    if (size < sizeof head + sizeof sum || memcmp(data, magic, sizeof magic))
+        return st_fail(err, STRATA_E_FORMAT, "%s: this is no profile of experts", path);
+    memcpy(&head, data, sizeof head);
+    if (head.version != VERSION)
+        return st_fail(err, STRATA_E_FORMAT, "%s: profiles of version %u are not read, only %d", path, head.version, VERSION);
+    if (head.rows == 0 || head.rows > PROFILE_ROWS || head.experts == 0 || head.experts > PROFILE_EXPERTS)
+        return st_fail(err, STRATA_E_FORMAT, "%s: a profile of %u layers and %u experts", path, head.rows, head.experts);
+    size_t counts = (size_t)head.rows * head.experts * sizeof *out->count;
+    if (size != sizeof head + counts + sizeof sum)
+        return st_fail(err, STRATA_E_FORMAT, "%s: %zu bytes instead of %zu", path, size, sizeof head + counts + sizeof sum);
+    memcpy(&sum, data + size - sizeof sum, sizeof sum);
+    if (XXH64(data, size - sizeof sum, 0) != sum)
+        return st_fail(err, STRATA_E_FORMAT, "%s: the checksum does not fit: the profile is damaged", path);
+    enum strata_result r = st_expert_profile_create(head.rows, head.experts, out, err);
+    if (r)
+        return r;
+    out->fingerprint = head.fingerprint;
+    out->tokens = head.tokens;
+    memcpy(out->count, data + sizeof head, counts);
+    return STRATA_OK;
+}
+
+enum strata_result st_expert_profile_read(const char *path, struct st_expert_profile *out, struct strata_error *err)
+{
+    uint64_t most = sizeof(struct profile_head) + (uint64_t)PROFILE_ROWS * PROFILE_EXPERTS * sizeof *out->count + sizeof(uint64_t);
+    char *data;
+    size_t size;
+    enum strata_result r = st_read_file(path, most, &data, &size, err);
+    if (r)
+        return r;
+    r = parse_profile(path, data, size, out, err);
+    free(data);
+    return r;
+}
+
+enum strata_result st_expert_profile_write(const struct st_expert_profile *p, const char *path, struct strata_error *err)
+{
+    struct profile_head head = {
+        .version = VERSION, .rows = p->rows, .experts = p->experts, .fingerprint = p->fingerprint, .tokens = p->tokens};
+    memcpy(head.magic, magic, sizeof magic);
+    size_t counts = (size_t)p->rows * p->experts * sizeof *p->count;
+    XXH64_state_t *hash = XXH64_createState();
+    if (!hash)
+        return st_fail(err, STRATA_E_MEMORY, "no memory for a checksum");
+    XXH64_reset(hash, 0);
+    XXH64_update(hash, &head, sizeof head);
+    XXH64_update(hash, p->count, counts);
+    uint64_t sum = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    struct st_out out;
+    enum strata_result r = st_out_open(path, &out, err);
+    if (r)
+        return r;
+    r = st_out_write(&out, &head, sizeof head, err);
+    if (!r)
+        r = st_out_write(&out, p->count, counts, err);
+    if (!r)
+        r = st_out_write(&out, &sum, sizeof sum, err);
+    if (!r)
+        r = st_out_commit(&out, err);
+    st_out_abort(&out);
+    return r;
+}
+
+/* ---- choice ---- */
+
+struct candidate {
+    double count;
+    uint32_t layer, expert;
+};
+
+static int by_count(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count < y->count ? 1 : -1;
+    if (x->expert != y->expert)
+        return x->expert < y->expert ? -1 : 1;
+    return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+static double profiled(const struct st_expert_profile *profile, const struct st_expert_layer *l, uint32_t e)
+{
+    bool known = profile && l->row < profile->rows && e < profile->experts;
+    return known ? (double)profile->count[(size_t)l->row * profile->experts + e] : 0;
+}
+
+/* passed, chosen, share may be NULL. */
+static uint64_t choose(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
+                       uint64_t budget, uint8_t *resident, double *share)
+{
+    size_t n = (size_t)set->count * set->experts;
+    struct candidate *c = malloc((n + 1) * sizeof *c);
+    uint64_t used = 0;
+    size_t chosen = 0;
+    double all = 0, served = 0;
+    if (resident)
+        memset(resident, 0, n);
+    for (size_t i = 0; i < n && c; i++) {
+        uint32_t layer = (uint32_t)(i / set->experts), e = (uint32_t)(i % set->experts);
+        c[i] = (struct candidate){profiled(profile, &set->layer[layer], e), layer, e};
+        all += c[i].count;
+    }
+    if (c)
+        qsort(c, n, sizeof *c, by_count);
+    for (size_t i = 0; i < n && c; i++) {
+        uint64_t bytes = set->layer[c[i].layer].slot;
+        if (bytes > budget - used || (passed && passed[(size_t)c[i].layer * set->experts + c[i].expert]))
+            continue;
+        used += bytes;
+        chosen++;
+        served += c[i].count;
+        if (resident)
+            resident[(size_t)c[i].layer * set->experts + c[i].expert] = 1;
+    }
+    if (share)
+        *share = all > 0 ? served / all : n ? (double)chosen / (double)n : 1;
+    free(c);
+    return used;
+}
+
+uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_expert_profile *profile, uint64_t budget,
+                          uint8_t *resident, double *share)
+{
+    return choose(set, profile, NULL, budget, resident, share);
+}
+
+void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
+                    uint64_t budget, uint8_t *chosen)
+{
+    choose(set, profile, passed, budget, chosen, NULL);
+}
+
+enum strata_result st_expert_store_fill(struct st_expert_store *s, const struct st_expert_profile *profile, uint64_t budget,
+                                        struct strata_error *err)
+{
+    size_t n = (size_t)s->set.count * s->set.experts;
+    uint8_t *resident = malloc(n + 1);
+    s->slot = malloc((n + 1) * sizeof *s->slot);
+    s->slot_of = malloc((n + 1) * sizeof *s->slot_of);
+    s->missing = calloc(s->set.count + 1ull, sizeof *s->missing);
+    s->count = calloc(n + 1, sizeof *s->count);
+    if (!resident || !s->slot || !s->slot_of || !s->missing || !s->count) {
+        free(resident);
+        return st_fail(err, STRATA_E_MEMORY, "no memory for a table of %zu experts", n);
+    }
+    st_expert_choose(&s->set, profile, budget, resident, NULL);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t layer = (uint32_t)(i / s->set.experts);
+        s->slot_of[i] = resident[i] ? s->slots : ST_NO_SLOT;
+        s->missing[layer] += !resident[i];
+        if (!resident[i])
+            continue;
+        s->slot[s->slots++] = (struct st_expert_slot){s->bytes, layer, (uint32_t)(i % s->set.experts)};
+        s->bytes += s->set.layer[layer].slot;
+    }
+    free(resident);
+    return STRATA_OK;
+}
+
+void st_expert_store_free(struct st_expert_store *s)
+{
+    st_expert_set_free(&s->set);
+    free(s->slot);
+    free(s->slot_of);
+    free(s->missing);
+    free(s->count);
+    *s = (struct st_expert_store){0};
+}
+
+/* ---- adaptation ---- */
+
+/* The best candidates of a size meet the slots of that size, most wanted with least wanted. */
+static uint32_t match(const struct st_expert_store *s, const struct candidate *in, size_t n_in, const struct candidate *held,
+                      size_t n_held, uint64_t bytes, struct st_expert_swap *out, uint32_t room)
+{
+    uint32_t n = 0;
+    size_t h = n_held; /* held is sorted like in, so its end is the least wanted */
+    for (size_t i = 0; i < n_in && n < room; i++) {
+        if (s->set.layer[in[i].layer].slot != bytes)
+            continue;
+        while (h > 0 && s->set.layer[held[h - 1].layer].slot != bytes)
+            h--;
+        if (h == 0 || in[i].count <= WANTED * held[h - 1].count)
+            break;
+        h--;
+        out[n++] = (struct st_expert_swap){s->slot_of[(size_t)held[h].layer * s->set.experts + held[h].expert], in[i].layer,
+                                           in[i].expert};
+    }
+    return n;
+}
+
+uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap out[ST_EXPERT_SWAPS])
+{
+    size_t n = (size_t)s->set.count * s->set.experts, n_in = 0, n_held = 0;
+    struct candidate *in = malloc((n + 1) * sizeof *in), *held = malloc((n + 1) * sizeof *held);
+    uint32_t swaps = 0;
+    for (size_t i = 0; i < n && in && held; i++) {
+        struct candidate c = {(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
+        if (s->slot_of[i] != ST_NO_SLOT)
+            held[n_held++] = c;
+        else if (c.count > 0)
+            in[n_in++] = c;
+    }
+    if (in && held) {
+        qsort(in, n_in, sizeof *in, by_count);
+        qsort(held, n_held, sizeof *held, by_count);
+    }
+    for (uint32_t l = 0; l < s->set.count && in && held; l++) {
+        bool first = true; /* of the layers of its size */
+        for (uint32_t k = 0; k < l; k++)
+            first = first && s->set.layer[k].slot != s->set.layer[l].slot;
+        if (first)
+            swaps += match(s, in, n_in, held, n_held, s->set.layer[l].slot, out + swaps, ST_EXPERT_SWAPS - swaps);
+    }
+    free(in);
+    free(held);
+    for (size_t i = 0; i < n; i++)
+        s->count[i] *= DECAY;
+    s->windows = 0;
+    return swaps;
+}
+
+void st_expert_store_take_out(struct st_expert_store *s, uint32_t slot)
+{
+    const struct st_expert_slot *was = &s->slot[slot];
+    s->slot_of[(size_t)was->layer * s->set.experts + was->expert] = ST_NO_SLOT;
+    s->missing[was->layer]++;
+}
+
+void st_expert_store_put_in(struct st_expert_store *s, const struct st_expert_swap *swap)
+{
+    s->slot[swap->slot].layer = swap->layer;
+    s->slot[swap->slot].expert = swap->expert;
+    s->slot_of[(size_t)swap->layer * s->set.experts + swap->expert] = swap->slot;
+    s->missing[swap->layer]--;
+}

@@ -1,0 +1,314 @@
+/* Experts that are not all on the devices give the same bits: windows, prompts, any share of them in slots, in host memory, in the
+ * file. Simulated devices; the demo model, the released model's widths, and one with many small experts. */
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "engine/expert_host.h"
+#include "engine/stage_device.h"
+#include "golden/fixture.h"
+#include "golden/make_model.h"
+#include "runtime/sim.h"
+
+static struct strata_model *demo, *wide, *many;
+
+static struct strata_engine_options options(const char *devices, const char *cache)
+{
+    return (struct strata_engine_options){.devices = devices,
+                                          .expert_cache = cache,
+                                          .threads = 2,
+                                          .context = 256,
+                                          .prefill = 48,
+                                          .sessions = 1};
+}
+
+static struct strata_engine *open_engine(const struct strata_model *model, const struct strata_engine_options *o)
+{
+    struct strata_error err;
+    struct strata_engine *e;
+    assert_ok(strata_engine_create(model, o, &e, &err), &err);
+    return e;
+}
+
+/* Evaluations one after the other: prompts of several chunks, short ones, windows. */
+static const size_t lengths[] = {60, 1, 8, 9, 1, 3, 30, 2, 1, 1, 5, 1, 1, 12};
+enum { EVALS = sizeof lengths / sizeof *lengths };
+
+/* Logits of every token; the result is freed by the caller. */
+static float *read_all(struct strata_engine *e, size_t evals, size_t *bytes)
+{
+    struct strata_error err;
+    struct strata_session *s;
+    size_t vocabulary = e->dims.vocabulary, count = 0, at = 0;
+    for (size_t i = 0; i < evals; i++)
+        count += lengths[i];
+    int32_t *ids = malloc(count * sizeof *ids);
+    float *logits = malloc(count * vocabulary * sizeof *logits);
+    for (size_t i = 0; i < count; i++)
+        ids[i] = (int32_t)((i * i * 37 + i * 11 + 5) % e->dims.embeddings);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    for (size_t i = 0; i < evals; at += lengths[i++])
+        assert_ok(strata_session_eval(s, ids + at, lengths[i], true, logits + at * vocabulary, &err), &err);
+    strata_session_free(s);
+    free(ids);
+    *bytes = count * vocabulary * sizeof *logits;
+    return logits;
+}
+
+static float *read_with(const struct strata_model *model, const struct strata_engine_options *o, size_t evals, size_t *bytes)
+{
+    struct strata_engine *e = open_engine(model, o);
+    float *logits = read_all(e, evals, bytes);
+    strata_engine_free(e);
+    return logits;
+}
+
+static const struct device_stage *device_of(const struct strata_engine *e, int k)
+{
+    return (const struct device_stage *)e->stages[k];
+}
+
+/* Every cache gives the bits of a layout with all experts on the devices. */
+static void check_bits(const struct strata_model *model, const struct strata_engine_options *base, size_t evals)
+{
+    static const char *const caches[] = {"0%", "10%", "50%", "100%"};
+    struct strata_engine_options o = *base;
+    size_t want_bytes, bytes;
+    float *want = read_with(model, &o, evals, &want_bytes);
+    for (size_t i = 0; i < 4; i++) {
+        o.expert_cache = caches[i];
+        float *got = read_with(model, &o, evals, &bytes);
+        assert_int_equal(bytes, want_bytes);
+        for (size_t k = 0; k < bytes / sizeof *got; k++)
+            if (memcmp(&got[k], &want[k], sizeof *got))
+                fail_msg("%s, cache %s: logit %zu is %a, with all experts %a", o.devices, caches[i], k, (double)got[k],
+                         (double)want[k]);
+        free(got);
+    }
+    free(want);
+}
+
+static void caches_of_any_size_give_the_same_bits_on_one_device(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G", NULL);
+    check_bits(many, &o, EVALS);
+    o.devices = "sim:gfx1100:24G:nograph";
+    check_bits(many, &o, 6);
+    o.fp32 = true;
+    o.kv = STRATA_KV_F32;
+    check_bits(many, &o, 6);
+}
+
+static void caches_of_any_size_give_the_same_bits_on_two_devices(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G,sim:gfx1100:8G", NULL);
+    o.layer_split = "1,2";
+    check_bits(many, &o, EVALS);
+    o.devices = "sim:gfx1100:24G,cpu";
+    check_bits(many, &o, 6);
+}
+
+static void the_demo_model_gives_the_same_bits_with_any_cache(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G", NULL);
+    check_bits(demo, &o, 4);
+}
+
+static void the_released_models_widths_give_the_same_bits_with_any_cache(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G", NULL);
+    check_bits(wide, &o, 3);
+}
+
+static void check_same(const struct strata_engine_options *o, const char *what)
+{
+    struct strata_engine_options all = {0};
+    all = *o;
+    all.expert_cache = NULL;
+    all.ram_limit = 0;
+    size_t want_bytes, bytes;
+    float *want = read_with(many, &all, EVALS, &want_bytes), *got = read_with(many, o, EVALS, &bytes);
+    assert_int_equal(bytes, want_bytes);
+    if (memcmp(got, want, bytes))
+        fail_msg("%s: other bits", what);
+    free(want);
+    free(got);
+}
+
+static void slots_and_arena_take_the_bytes_that_are_planned(void **state)
+{
+    (void)state;
+    static const char *const caches[] = {"0%", "30%", "200K"};
+    for (size_t i = 0; i < 3; i++) {
+        struct strata_engine_options o = options("sim:gfx1100:24G:driver=96M", caches[i]);
+        struct strata_engine *e = open_engine(many, &o);
+        const struct st_plan_stage *s = &e->plan.stage[0];
+        const struct device_stage *d = device_of(e, 0);
+        struct st_expert_host_stats stats;
+        uint64_t device, host;
+        assert_true(s->cached);
+        st_expert_host_stats(st_device_experts_host(d), &stats);
+        st_sim_usage(e->opened[0]->rt, &device, &host);
+        assert_int_equal(device, s->size.total + s->taken);
+        assert_int_equal(d->store.bytes, s->size.slots);
+        assert_int_equal(stats.arena, s->size.arena);
+        assert_int_equal(stats.locked, s->size.arena);
+        assert_int_equal(host, s->size.locked + s->size.arena);
+        assert_int_equal(stats.in_file, 0);
+        strata_engine_free(e);
+    }
+}
+
+static void experts_that_fit_nowhere_are_read_from_the_file(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G", "20%");
+    struct strata_engine *e = open_engine(many, &o);
+    struct st_expert_host_stats stats;
+    uint64_t arena = e->plan.host.arena, total = e->plan.host.total;
+    strata_engine_free(e);
+    static const unsigned parts[] = {1, 2};
+    for (size_t i = 0; i < 2; i++) {
+        size_t bytes;
+        o.ram_limit = total - arena / parts[i];
+        check_same(&o, "less memory than experts");
+        e = open_engine(many, &o);
+        assert_true(e->plan.host.in_file > 0 && e->plan.host.total <= o.ram_limit);
+        free(read_all(e, EVALS, &bytes));
+        st_expert_host_stats(st_device_experts_host(device_of(e, 0)), &stats);
+        assert_int_equal(stats.in_file, e->plan.host.in_file);
+        assert_true(stats.read > 0);
+        strata_engine_free(e);
+    }
+}
+
+static void refused_page_locking_is_said_and_survived(void **state)
+{
+    (void)state;
+    struct strata_engine_options o = options("sim:gfx1100:24G:hostoom=5", "20%");
+    struct strata_engine *e = open_engine(many, &o);
+    struct st_expert_host_stats stats;
+    st_expert_host_stats(st_device_experts_host(device_of(e, 0)), &stats);
+    assert_true(stats.locked < stats.arena);
+    assert_non_null(strstr(stats.refused, "sim:0"));
+    assert_non_null(strstr(strata_engine_placement(e), stats.refused));
+    strata_engine_free(e);
+    o.devices = "sim:gfx1100:24G:hostoom=5";
+    size_t bytes, want_bytes;
+    float *got = read_with(many, &o, EVALS, &bytes);
+    o.devices = "sim:gfx1100:24G";
+    float *want = read_with(many, &o, EVALS, &want_bytes);
+    assert_memory_equal(got, want, want_bytes);
+    free(got);
+    free(want);
+}
+
+static void what_a_text_chooses_comes_to_the_slots(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine_options o = options("sim:gfx1100:24G", "20%");
+    struct strata_engine *e = open_engine(many, &o);
+    const struct device_stage *d = device_of(e, 0);
+    struct strata_session *s;
+    float logits[40];
+    int32_t id = 7;
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    uint64_t asked[2] = {0}, hit[2] = {0};
+    for (int i = 0; i < 200; i++) {
+        int half = i >= 100;
+        uint64_t a = d->store.asked, h = d->store.hit;
+        assert_ok(strata_session_eval(s, &id, 1, false, logits, &err), &err);
+        asked[half] += d->store.asked - a;
+        hit[half] += d->store.hit - h;
+    }
+    print_message("# hits: %.2f of the first hundred tokens' choices, %.2f of the next\n", (double)hit[0] / (double)asked[0],
+                  (double)hit[1] / (double)asked[1]);
+    assert_true(hit[1] * asked[0] > hit[0] * asked[1]);
+    strata_session_free(s);
+    strata_engine_free(e);
+}
+
+/* Many small experts, of other types in every layer: gate and up in one launch and not, slots of two sizes. */
+static void make_many(struct make_model *m)
+{
+    static const int types[3][3] = {{ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0},
+                                    {ST_TYPE_Q5_0, ST_TYPE_Q8_0, ST_TYPE_Q8_0},
+                                    {ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0}};
+    static const char *const tensors[3] = {"gate", "up", "down"};
+    make_small(m);
+    m->layers = 3;
+    m->recurrent[2] = true;
+    m->hidden = m->expert_width = m->shared_width = 64;
+    m->vocabulary = 40;
+    m->context = 256;
+    m->experts = 64;
+    m->used = 4;
+    m->key_dim = m->value_dim = 64;
+    m->draft = false;
+    make_plan(m);
+    for (int l = 0; l < 3; l++)
+        for (int t = 0; t < 3; t++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", l, tensors[t]);
+            make_find(m, name)->type = types[l][t];
+        }
+}
+
+static struct strata_model *make(const char *name, void (*sizes)(struct make_model *m))
+{
+    struct strata_error err;
+    struct strata_model *out;
+    struct make_model *m = malloc(sizeof *m);
+    sizes(m);
+    assert_ok(make_write(m, work_path(name), &err), &err);
+    assert_ok(strata_model_open(work_path(name), &out, &err), &err);
+    free(m);
+    return out;
+}
+
+static int setup(void **state)
+{
+    struct strata_error err = {0};
+    const char *source = getenv("STRATA_TEST_SOURCE");
+    char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/models/demo.gguf", source ? source : ".");
+    if (make_work(state) || strata_model_open(path, &demo, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return -1;
+    }
+    wide = make("wide.gguf", make_wide);
+    many = make("many.gguf", make_many);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    strata_model_free(demo);
+    strata_model_free(wide);
+    strata_model_free(many);
+    return remove_work(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_one_device),
+        cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_two_devices),
+        cmocka_unit_test(slots_and_arena_take_the_bytes_that_are_planned),
+        cmocka_unit_test(experts_that_fit_nowhere_are_read_from_the_file),
+        cmocka_unit_test(refused_page_locking_is_said_and_survived),
+        cmocka_unit_test(what_a_text_chooses_comes_to_the_slots),
+        cmocka_unit_test(the_demo_model_gives_the_same_bits_with_any_cache),
+        cmocka_unit_test(the_released_models_widths_give_the_same_bits_with_any_cache),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
