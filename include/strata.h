@@ -192,7 +192,7 @@ struct strata_token_logprob {
 };
 
 enum strata_event_kind {
-    STRATA_EVENT_PROMPT, /* prompt tokens read so far */
+    STRATA_EVENT_PROMPT, /* prompt tokens read so far; the first one before anything is read: those that are reused */
     STRATA_EVENT_TEXT,   /* new text (complete characters only) and/or a token */
     STRATA_EVENT_END,    /* last event of every successful generate */
 };

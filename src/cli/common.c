@@ -53,6 +53,8 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .expert_profile = a->expert_profile,
         .ram_limit = a->ram_limit,
         .session_ram = a->session_ram,
+        .session_dir = a->session_dir,
+        .session_disk = a->session_disk,
         .check = st_check_names[a->check],
         .simulate = st_executor_names[a->simulate],
         .threads = (int)a->threads,

@@ -16,7 +16,8 @@ struct st_engine_args {
     const char *expert_cache, *expert_profile;
     int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads;
-    uint64_t ram_limit, session_ram;
+    const char *session_dir; /* serve */
+    uint64_t ram_limit, session_ram, session_disk;
     int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
 };
@@ -36,7 +37,7 @@ extern const char *const st_kv_names[];
     ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \
     ST_SIZE("ram-limit", 0, &(a).ram_limit, 1, 1e18, "SIZE", "host memory that may be used beside the mapped file"), \
     ST_SIZE("session-ram", 0, &(a).session_ram, 1, 1e18, "SIZE", \
-            "host memory for states to go back to (default: 8 for each session)"), \
+            "host memory for states to go back to and parked conversations (default: 8 such states)"), \
     ST_TEXT("expert-cache", 0, &(a).expert_cache, "SIZE", \
             "experts kept in device memory: auto (default: what fits), a size for each device, or a share as in 30%"), \
     ST_TEXT("expert-profile", 0, &(a).expert_profile, "FILE", "which experts those are at first (see strata profile)"), \

@@ -76,6 +76,9 @@ static enum strata_result read_prompt(struct answer *a)
     struct reading reading = {.answer = a, .start = now()};
     enum strata_result r = st_park_choose(s, q->ids, q->count, a->err);
     reading.reused = a->stats->reused_tokens = s->count;
+    if (!r)
+        emit(a, &(struct strata_event){
+                    .kind = STRATA_EVENT_PROMPT, .prompt_done = s->count, .prompt_total = a->request->count});
     uint32_t cuts[ST_CHECKPOINTS];
     size_t n = r ? 0 : st_checkpoint_cuts(s->engine, q->ids, s->count, q->count, cuts);
     for (size_t i = 0; i < n && !r && !a->ended; i++) {

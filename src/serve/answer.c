@@ -165,6 +165,7 @@ static void small_end(struct st_job *job)
         value = json_pack("{s:o}", "content", content);
         break;
     }
+    case ST_CALL_SLOT: value = st_slot_json(job); break;
     default: break;
     }
     job->status = 200;

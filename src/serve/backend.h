@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "base/result.h"
+#include "serve/call.h"
 
 struct st_backend_info {
     const char *name; /* what /v1/models shows unless --alias says otherwise */
@@ -17,7 +17,13 @@ struct st_backend_info {
     uint32_t context; /* tokens that prompt and answer may have together */
     uint32_t trained_context;
     uint32_t vocabulary;
+    bool keeps_slots;                /* ops->slot works */
     struct strata_sampling sampling; /* where neither the request nor the server's options say otherwise */
+};
+
+struct st_slot_result {
+    size_t tokens;  /* saved, restored or erased */
+    uint64_t bytes; /* of the file */
 };
 
 struct st_backend {
@@ -50,6 +56,13 @@ struct st_backend_ops {
      * request's event callback ends the answer by returning false. */
     enum strata_result (*generate)(struct st_backend *b, const struct strata_request *request,
                                    struct strata_stats *stats, struct strata_error *err);
+
+    /* In the engine thread, where info says keeps_slots: writes the session into a file of that name, makes it what the file
+     * holds, or empties it. *missing: there is no such file. */
+    enum strata_result (*slot)(struct st_backend *b, enum st_slot_action action, const char *file,
+                               struct st_slot_result *out, bool *missing, struct strata_error *err);
+    /* After the last of these calls and before free, if load succeeded: writes what is to outlive the program. May be NULL. */
+    enum strata_result (*keep)(struct st_backend *b, struct strata_error *err);
 };
 
 #endif

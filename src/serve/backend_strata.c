@@ -1,12 +1,16 @@
 /* The backend that computes: see backend_strata.h. */
 #include "serve/backend_strata.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/engine.h"
+#include "engine/park.h"
 
 struct real {
     struct st_backend base;
@@ -18,6 +22,8 @@ struct real {
     struct strata_session *session;
     struct strata_sampling sampling;
     char processor[100];
+    pthread_mutex_t lock;
+    struct st_park_info parked; /* under lock: as it was after the last request */
 };
 
 /* The processor's name, or "" where the system does not tell. */
@@ -64,6 +70,7 @@ static void real_free(struct st_backend *b)
     strata_session_free(r->session);
     strata_engine_free(r->engine);
     strata_model_free(r->model);
+    pthread_mutex_destroy(&r->lock);
     free(r);
 }
 
@@ -83,6 +90,7 @@ static void real_info(const struct st_backend *b, struct st_backend_info *out)
                                     .context = options.context,
                                     .trained_context = info.context,
                                     .vocabulary = info.vocabulary,
+                                    .keeps_slots = r->options.session_dir != NULL,
                                     .sampling = r->sampling};
 }
 
@@ -115,26 +123,71 @@ static json_t *real_status(const struct st_backend *b)
     snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
              options.threads);
     json_int_t total = (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}]}", "devices", "name", options.devices,
+    pthread_mutex_lock((pthread_mutex_t *)&r->lock);
+    struct st_park_info parked = r->parked;
+    pthread_mutex_unlock((pthread_mutex_t *)&r->lock);
+    json_t *kept = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "in_memory", (json_int_t)parked.in_memory, "in_files",
+                             (json_int_t)parked.in_files, "memory_bytes", (json_int_t)parked.memory_bytes, "file_bytes",
+                             (json_int_t)parked.file_bytes, "dropped", (json_int_t)parked.dropped, "last_failure",
+                             parked.last_failure);
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name", options.devices,
                      "description", description, "total_bytes", total, "memory", "kind", "weights", "bytes",
                      (json_int_t)info.bytes, "kind", "state and buffers", "bytes",
-                     (json_int_t)st_engine_bytes(r->engine));
+                     (json_int_t)st_engine_bytes(r->engine), "parked", kept);
+}
+
+static void note_parked(struct real *r)
+{
+    struct st_park_info info;
+    st_park_info(r->engine, &info);
+    pthread_mutex_lock(&r->lock);
+    r->parked = info;
+    pthread_mutex_unlock(&r->lock);
 }
 
 static enum strata_result real_generate(struct st_backend *b, const struct strata_request *request,
                                         struct strata_stats *stats, struct strata_error *err)
 {
     struct real *r = (struct real *)b;
-    const int32_t *held;
-    size_t count = strata_session_tokens(r->session, &held);
-    bool kept = count < request->count && (count == 0 || memcmp(held, request->ids, count * sizeof *held) == 0);
-    struct strata_event begin = {
-        .kind = STRATA_EVENT_PROMPT, .prompt_done = kept ? count : 0, .prompt_total = request->count};
-    if (!request->event(request->user, &begin)) {
-        *stats = (struct strata_stats){0};
-        return STRATA_E_CANCELLED;
+    enum strata_result result = strata_generate(r->session, request, stats, err);
+    note_parked(r);
+    return result;
+}
+
+static enum strata_result real_slot(struct st_backend *b, enum st_slot_action action, const char *file,
+                                    struct st_slot_result *out, bool *missing, struct strata_error *err)
+{
+    struct real *r = (struct real *)b;
+    char path[PATH_MAX];
+    struct stat st = {.st_size = 0};
+    enum strata_result result = STRATA_OK;
+    int n = snprintf(path, sizeof path, "%s/saved/%s", r->options.session_dir, file);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return st_fail(err, STRATA_E_ARGUMENT, "%s: the path of a file in --session-dir is too long", file);
+    out->tokens = strata_session_tokens(r->session, NULL);
+    switch (action) {
+    case ST_SLOT_SAVE:
+        *strrchr(path, '/') = 0;
+        if (mkdir(path, 0700) && errno != EEXIST)
+            return st_fail(err, STRATA_E_IO, "%s: cannot make the folder: %s", path, strerror(errno));
+        path[strlen(path)] = '/';
+        result = strata_session_save(r->session, path, err);
+        break;
+    case ST_SLOT_RESTORE:
+        *missing = access(path, F_OK) != 0;
+        result = strata_session_restore(r->session, path, err);
+        out->tokens = strata_session_tokens(r->session, NULL);
+        break;
+    case ST_SLOT_ERASE: strata_session_reset(r->session); return STRATA_OK;
     }
-    return strata_generate(r->session, request, stats, err);
+    if (!result && !stat(path, &st))
+        out->bytes = (uint64_t)st.st_size;
+    return result;
+}
+
+static enum strata_result real_keep(struct st_backend *b, struct strata_error *err)
+{
+    return strata_engine_keep(((struct real *)b)->engine, err);
 }
 
 enum strata_result st_backend_strata(const char *path, const struct strata_engine_options *options,
@@ -142,7 +195,8 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
                                      struct strata_error *err)
 {
     static const struct st_backend_ops ops = {real_load,       real_free,   real_info,   real_tokenize,
-                                              real_detokenize, real_prompt, real_status, real_generate};
+                                              real_detokenize, real_prompt, real_status, real_generate,
+                                              real_slot,       real_keep};
     struct real *r = calloc(1, sizeof *r);
     if (!r)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");
@@ -150,6 +204,7 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
     r->path = path;
     r->options = *options;
     r->placed = placed;
+    pthread_mutex_init(&r->lock, NULL);
     *out = &r->base;
     return STRATA_OK;
 }

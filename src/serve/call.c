@@ -318,6 +318,8 @@ bool st_openai_read_completion(struct st_call *call, const json_t *body, struct 
 
 bool st_call_read(struct st_call *call, const char *body, size_t size, struct st_api_error *error)
 {
+    if (call->kind == ST_CALL_SLOT && call->slot_action == ST_SLOT_ERASE)
+        return true;
     json_t *object = st_body_parse(body, size, error);
     if (!object)
         return false;
@@ -337,6 +339,7 @@ bool st_call_read(struct st_call *call, const char *body, size_t size, struct st
         case ST_CALL_COUNT_TOKENS: good = st_anthropic_read_messages(call, object, error); break;
         case ST_CALL_TOKENIZE: good = read_tokenize(call, object, error); break;
         case ST_CALL_DETOKENIZE: good = read_detokenize(call, object, error); break;
+        case ST_CALL_SLOT: good = st_slot_read(call, object, error); break;
         }
     json_decref(object);
     if (good && call->logprobs)

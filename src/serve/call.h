@@ -13,7 +13,11 @@ enum st_call_kind {
     ST_CALL_TOKENIZE,     /* POST /tokenize */
     ST_CALL_DETOKENIZE,   /* POST /detokenize */
     ST_CALL_TEMPLATE,     /* POST /apply-template */
+    ST_CALL_SLOT,         /* POST /slots/0?action=... */
 };
+
+enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
+enum { ST_SLOT_FILE = 128 }; /* bytes of a file's name, the end included */
 
 struct st_call {
     enum st_call_kind kind;
@@ -29,6 +33,9 @@ struct st_call {
     size_t id_count;
     bool special; /* special tokens are recognised in the raw prompt; in answers of /detokenize they are shown */
     bool pieces;  /* /tokenize: with the text of each token */
+
+    enum st_slot_action slot_action;
+    char slot_file[ST_SLOT_FILE]; /* a plain name, "" for erase */
 
     bool stream, include_usage, progress;
     bool tools;          /* tool calls are looked for in the answer */
@@ -49,6 +56,10 @@ void st_call_free(struct st_call *call);
 
 /* Reads the body of call->kind. */
 bool st_call_read(struct st_call *call, const char *body, size_t size, struct st_api_error *error);
+
+/* What ?action=... says, before the body is read. query may be NULL. */
+bool st_slot_read_action(struct st_call *call, const char *query, struct st_api_error *error);
+bool st_slot_read(struct st_call *call, const json_t *body, struct st_api_error *error);
 
 /* The readers of the families, for st_call_read. */
 bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api_error *error);

@@ -318,6 +318,7 @@ static void on_request(struct evhttp_request *request, void *arg)
     x->path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(request));
     if (!x->path)
         x->path = "/";
+    x->query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
     struct evbuffer *in = evhttp_request_get_input_buffer(request);
     x->body_size = evbuffer_get_length(in);
     if (x->body_size > http->options.max_body) {

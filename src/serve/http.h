@@ -32,6 +32,7 @@ struct st_exchange {
     struct st_http *http;
     const char *method; /* "GET", "POST", ...; static */
     const char *path;   /* without query; percent escapes left as they are */
+    const char *query;  /* what follows '?', NULL if there is none; as it came */
     const char *body;   /* NULL when empty; not terminated; only inside the handler */
     size_t body_size;
     bool too_large; /* body is longer than max_body and is not given */

@@ -186,6 +186,7 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
                                &err) != STRATA_OK)
             fail_from(job, "tokens", &err);
         break;
+    case ST_CALL_SLOT: break;
     }
     st_job_post(job, ST_DELTA_PREPARED, NULL, 0, 0, 0, 0, NULL);
 }

@@ -77,6 +77,8 @@ struct st_job {
     size_t reasoning_tokens;
     bool called_tool; /* the last tool call is complete */
     bool enough;      /* it was the only one allowed, and the answer ended there */
+    struct st_slot_result slot;
+    double slot_seconds;
 
     /* deltas on their way to the event thread */
     struct st_delta *first, *last;
@@ -124,11 +126,14 @@ void st_job_end_stream(struct st_job *job);
 const char *st_job_model(const struct st_job *job);
 /* Speeds and counts of the answer as llama.cpp's server reports them. A new reference. */
 json_t *st_job_timings(const struct st_job *job);
+/* What was done to the slot. A new reference. */
+json_t *st_slot_json(const struct st_job *job);
 
 /* ---- in the other threads ---- */
 
 void st_job_prepare(struct st_job *job, const struct st_backend *backend);
 void st_job_generate(struct st_job *job, struct st_backend *backend);
+void st_job_slot(struct st_job *job, struct st_backend *backend);
 /* Hands one delta to the event thread; logprob is taken over. Without memory the job is cancelled and marked failed. */
 void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, size_t size, size_t a, size_t b,
                  double seconds, json_t *logprob);

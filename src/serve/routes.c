@@ -22,6 +22,7 @@ static const struct route routes[] = {
     {"POST", "/tokenize", NULL, ST_CALL_TOKENIZE, false},
     {"POST", "/detokenize", NULL, ST_CALL_DETOKENIZE, false},
     {"POST", "/apply-template", NULL, ST_CALL_TEMPLATE, false},
+    {"POST", "/slots/0", NULL, ST_CALL_SLOT, false},
     {"GET", "/v1/models", st_answer_models, 0, false},
     {"GET", "/props", st_answer_props, 0, false},
     {"GET", "/slots", st_answer_slots, 0, false},
@@ -164,6 +165,13 @@ static void preflight(struct st_server *s, struct st_exchange *x)
 
 /* ---- calls ---- */
 
+static bool keeps_slots(const struct st_server *s)
+{
+    struct st_backend_info info;
+    s->backend->ops->info(s->backend, &info);
+    return info.keeps_slots;
+}
+
 static void start_call(struct st_server *s, struct st_exchange *x, const struct route *route)
 {
     struct st_api_error error = {0};
@@ -179,9 +187,12 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
     } else if (answer ? s->answers > s->options.queue : s->job_count > s->options.queue + 64) {
         st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
                   s->options.queue);
+    } else if (route->kind == ST_CALL_SLOT && !keeps_slots(s)) {
+        st_refuse(&error, 501, NULL, NULL, "states are not kept in files here; start the server with --session-dir");
     } else {
         st_call_init(&call, route->kind, &s->sampling);
-        if (st_call_read(&call, x->body, x->body_size, &error)) {
+        if ((route->kind != ST_CALL_SLOT || st_slot_read_action(&call, x->query, &error)) &&
+            st_call_read(&call, x->body, x->body_size, &error)) {
             st_server_start(s, x, route->path, &call);
             return;
         }

@@ -107,7 +107,10 @@ static void prepare_work(struct st_server *s, struct st_job *job)
 
 static void engine_work(struct st_server *s, struct st_job *job)
 {
-    st_job_generate(job, s->backend);
+    if (job->call.kind == ST_CALL_SLOT)
+        st_job_slot(job, s->backend);
+    else
+        st_job_generate(job, s->backend);
 }
 
 /* ---- deltas ---- */
@@ -273,11 +276,11 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         [ST_CALL_CHAT] = &st_format_chat,         [ST_CALL_COMPLETION] = &st_format_completion,
         [ST_CALL_MESSAGES] = &st_format_messages, [ST_CALL_COUNT_TOKENS] = &st_format_small,
         [ST_CALL_TOKENIZE] = &st_format_small,    [ST_CALL_DETOKENIZE] = &st_format_small,
-        [ST_CALL_TEMPLATE] = &st_format_small};
+        [ST_CALL_TEMPLATE] = &st_format_small,    [ST_CALL_SLOT] = &st_format_small};
     static const char *const prefixes[] = {
         [ST_CALL_CHAT] = "chatcmpl-", [ST_CALL_COMPLETION] = "cmpl-", [ST_CALL_MESSAGES] = "msg_",
         [ST_CALL_COUNT_TOKENS] = "",  [ST_CALL_TOKENIZE] = "",        [ST_CALL_DETOKENIZE] = "",
-        [ST_CALL_TEMPLATE] = ""};
+        [ST_CALL_TEMPLATE] = "",      [ST_CALL_SLOT] = ""};
     struct st_job *job = calloc(1, sizeof *job);
     if (!job) {
         struct st_api_error error;
@@ -343,7 +346,7 @@ static void prepared(struct st_server *s, struct st_job *job)
         finish_job(s, job);
         return;
     }
-    if (job->format == &st_format_small) {
+    if (job->format == &st_format_small && job->call.kind != ST_CALL_SLOT) {
         job->format->end(job);
         finish_job(s, job);
         return;
@@ -432,7 +435,8 @@ static bool collect(struct st_server *s, struct st_job *job, struct st_delta *d)
 
 static void ended(struct st_server *s, struct st_job *job)
 {
-    if (job->end == STRATA_END_CANCELLED && !job->failed && !job->enough && !job->timed_out) {
+    bool answers = job->format != &st_format_small;
+    if (answers && job->end == STRATA_END_CANCELLED && !job->failed && !job->enough && !job->timed_out) {
         job->failed = true;
         st_refuse(&job->error, 503, NULL, NULL, s->stopping ? "the server is stopping" : "the server is out of memory");
     }
@@ -609,6 +613,9 @@ static void tear_down(struct st_server *s)
         event_base_free(s->base);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
+    struct strata_error err;
+    if (s->state == ST_READY && s->backend->ops->keep && s->backend->ops->keep(s->backend, &err))
+        st_server_log(s, "conversations could not be kept: %s", err.text);
     s->backend->ops->free(s->backend);
     pthread_mutex_destroy(&s->lock);
     free(s);

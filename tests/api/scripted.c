@@ -355,7 +355,8 @@ static enum strata_result scripted_generate(struct st_backend *b, const struct s
 }
 
 static const struct st_backend_ops ops = {scripted_load,       scripted_free,   scripted_info,   scripted_tokenize,
-                                          scripted_detokenize, scripted_prompt, scripted_status, scripted_generate};
+                                          scripted_detokenize, scripted_prompt, scripted_status, scripted_generate,
+                                          NULL,                NULL};
 
 static enum strata_result make(void *user, struct st_backend **out, struct strata_error *err)
 {

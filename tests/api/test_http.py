@@ -309,6 +309,8 @@ def the_server_tells_what_it_is():
         assert missing.status == 404 and json.loads(missing.body)["error"]["code"] == "model_not_found"
         assert s.json("/props")["total_slots"] == 1 and s.json("/props")["default_generation_settings"]["n_ctx"] == 4096
         assert s.json("/slots")[0]["is_processing"] is False
+        refused = s.post("/slots/0?action=save", {"filename": "a"})
+        assert refused.status == 501 and b"--session-dir" in refused.body, refused.body
         s.json(CHAT, user("hello"))
         status = s.json("/v1/status")
         assert status["state"] == "ready" and status["past"][0]["finish"] == "stop" and status["machine"]["devices"], status
