@@ -120,7 +120,7 @@ static int open_temp(char *temp, size_t length)
 
 enum strata_result st_out_open(const char *path, struct st_out *out, struct strata_error *err)
 {
-    *out = (struct st_out){.fd = -1};
+    *out = (struct st_out){.fd = -1, .mode = 0644};
     size_t n = strlen(path);
     out->path = strdup(path);
     out->temp = malloc(n + 32);
@@ -258,7 +258,7 @@ void st_out_sweep(const char *path)
 enum strata_result st_out_commit(struct st_out *out, struct strata_error *err)
 {
     enum strata_result r = flush_out(out, err);
-    if (!r && (fchmod(out->fd, 0644) || fsync(out->fd)))
+    if (!r && (fchmod(out->fd, out->mode) || fsync(out->fd)))
         r = io_error(err, "cannot sync", out->temp);
     if (!r && rename(out->temp, out->path))
         r = io_error(err, "cannot rename to its final name", out->temp);

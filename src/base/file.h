@@ -22,6 +22,7 @@ enum strata_result st_read_file(const char *path, uint64_t limit, char **out, si
 struct st_out {
     char *path, *temp;
     int fd;
+    unsigned mode;    /* permissions of the finished file: 0644 unless changed before commit */
     uint64_t written; /* bytes so far, the file position of the next st_out_write */
     char *buffer;
     size_t used;

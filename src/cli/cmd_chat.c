@@ -9,34 +9,53 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/talks.h"
 
 struct chat {
     struct st_host host;
     struct strata_request request;
     const char *system;
-    json_t *messages;
+    struct st_talks talks;
     int thinking;
     bool terminal;
 };
 
 static const char chat_help[] = "/help   this text\n"
                                 "/reset  forget the conversation\n"
+                                "/new    begin another one\n"
+                                "/list   the conversations\n"
+                                "/go N   go on with conversation N\n"
                                 "/quit   leave (so does the end of input)\n"
                                 "A line that ends with \\ goes on in the next one. Ctrl-C ends an answer.\n";
+
+/* An empty conversation begins with the system's message. */
+static int begin(struct chat *c)
+{
+    if (c->system && !json_array_size(c->talks.messages) &&
+        json_array_append_new(c->talks.messages, json_pack("{s:s, s:s}", "role", "system", "content", c->system)))
+        return st_user_error("chat: no memory");
+    return st_talks_save(&c->talks);
+}
 
 static int reset(struct chat *c)
 {
     strata_session_reset(c->host.session);
-    json_array_clear(c->messages);
-    if (c->system &&
-        json_array_append_new(c->messages, json_pack("{s:s, s:s}", "role", "system", "content", c->system)))
-        return st_user_error("chat: no memory");
-    return ST_EXIT_OK;
+    json_array_clear(c->talks.messages);
+    return begin(c);
+}
+
+static int go(struct chat *c, const char *number)
+{
+    char *end;
+    unsigned long n = strtoul(number, &end, 10);
+    if (end == number || *end || !st_talks_go(&c->talks, n))
+        return st_user_error("chat: there is no conversation %s; /list shows them", number);
+    return begin(c);
 }
 
 static int add_message(struct chat *c, const char *role, const char *text, size_t size)
 {
-    if (json_array_append_new(c->messages, json_pack("{s:s, s:s%}", "role", role, "content", text, size)))
+    if (json_array_append_new(c->talks.messages, json_pack("{s:s, s:s%}", "role", role, "content", text, size)))
         return st_user_error("chat: no memory for a message");
     return ST_EXIT_OK;
 }
@@ -44,11 +63,12 @@ static int add_message(struct chat *c, const char *role, const char *text, size_
 /* One turn: the user's text in, the answer printed and remembered. After a failure the message is taken back. */
 static int turn(struct chat *c, const char *text, size_t size)
 {
-    size_t before = json_array_size(c->messages);
+    json_t *messages = c->talks.messages;
+    size_t before = json_array_size(messages);
     int status = add_message(c, "user", text, size);
     int32_t *ids = NULL;
     if (!status)
-        status = st_chat_ids(&c->host, c->messages, c->thinking, &ids, &c->request.count);
+        status = st_chat_ids(&c->host, messages, c->thinking, &ids, &c->request.count);
     struct st_answer answer = {.print = true};
     if (!status) {
         c->request.ids = ids;
@@ -60,8 +80,10 @@ static int turn(struct chat *c, const char *text, size_t size)
         st_print("\n", 1);
         st_answer_stats(&answer);
     }
-    while (status && json_array_size(c->messages) > before)
-        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    while (status && json_array_size(messages) > before)
+        json_array_remove(messages, json_array_size(messages) - 1);
+    if (!status)
+        status = st_talks_save(&c->talks);
     st_answer_free(&answer);
     strata_free(ids);
     return status;
@@ -109,6 +131,12 @@ static bool command(struct chat *c, const char *text, int *status)
         return true;
     if (strcmp(text, "/reset") == 0)
         *status = reset(c);
+    else if (strcmp(text, "/new") == 0)
+        *status = st_talks_begin(&c->talks) ? ST_EXIT_USER : begin(c);
+    else if (strcmp(text, "/list") == 0)
+        st_talks_list(&c->talks);
+    else if (strncmp(text, "/go ", 4) == 0)
+        *status = go(c, text + 4);
     else if (strcmp(text, "/help") == 0)
         st_print(chat_help, sizeof chat_help - 1);
     else
@@ -120,7 +148,7 @@ static bool command(struct chat *c, const char *text, int *status)
  * does. */
 static int talk(struct chat *c)
 {
-    int last = reset(c);
+    int last = begin(c);
     for (;;) {
         size_t size = 0;
         char *text = read_message(c, &size);
@@ -147,13 +175,15 @@ int st_cmd_chat(int argc, char **argv)
 {
     struct st_engine_args engine = {0};
     struct st_sampling_args sampling;
-    const char *system = NULL;
+    const char *system = NULL, *session = NULL;
     int64_t predict = -1;
     int thinking = 0;
     st_sampling_args_init(&sampling);
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(engine),
         ST_TEXT("system", 0, &system, "TEXT", "system message before the conversation"),
+        ST_TEXT("session", 0, &session, "FILE",
+                "conversations are kept in FILE.json and the state of the last one in FILE, and go on from there"),
         ST_THINKING_OPTION(&thinking),
         ST_INT("predict", 'n', &predict, -1, 1 << 30, "N", "most tokens of one answer (default: until it ends)"),
         ST_SAMPLING_OPTIONS(sampling),
@@ -180,11 +210,19 @@ int st_cmd_chat(int argc, char **argv)
         status = st_host_open("chat", &engine, false, &c.host);
     if (!status)
         status = st_sampling_resolve(&sampling, &c.host, &c.request.sampling);
-    if (!status && !(c.messages = json_array()))
-        status = st_user_error("chat: no memory");
     if (!status)
+        status = st_talks_open(&c.talks, session);
+    if (!status && session)
+        status = st_state_load(&c.host, session);
+    if (!status && session && json_array_size(c.talks.messages))
+        fprintf(stderr, "conversation %zu of %zu goes on after %zu messages\n", c.talks.current + 1,
+                json_array_size(c.talks.all), json_array_size(c.talks.messages));
+    if (!status) {
         status = talk(&c);
-    json_decref(c.messages);
+        int saved = session ? st_state_save(&c.host, session) : ST_EXIT_OK;
+        status = status ? status : saved;
+    }
+    st_talks_free(&c.talks);
     free((void *)c.request.sampling.bias);
     st_host_close(&c.host);
     st_sampling_args_free(&sampling);

@@ -6,11 +6,12 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/talks.h"
 
 struct run_args {
     struct st_engine_args engine;
     struct st_sampling_args sampling;
-    const char *prompt, *file, *ids, *system;
+    const char *prompt, *file, *ids, *system, *session;
     int64_t predict;
     int thinking;
     bool raw, json, ignore_eos, special;
@@ -141,8 +142,12 @@ static int run(const struct run_args *a)
     if (!status)
         status = prompt_ids(a, &h, &ids, &q.count);
     q.ids = ids;
+    if (!status && a->session)
+        status = st_state_load(&h, a->session);
     if (!status)
         status = answer(a, &h, &q);
+    if (!status && a->session)
+        status = st_state_save(&h, a->session);
     free((void *)q.sampling.bias);
     strata_free(ids);
     st_host_close(&h);
@@ -160,6 +165,7 @@ int st_cmd_run(int argc, char **argv)
         ST_TEXT("ids", 0, &a.ids, "FILE", "the prompt is these token ids (numbers, or a JSON array)"),
         ST_FLAG("raw", 0, &a.raw, "the prompt is plain text to go on with, not a message in the model's chat form"),
         ST_TEXT("system", 0, &a.system, "TEXT", "system message before the prompt"),
+        ST_SESSION_OPTION(&a.session),
         ST_THINKING_OPTION(&a.thinking),
         ST_INT("predict", 'n', &a.predict, -1, 1 << 30, "N", "most tokens to generate (default: until the answer ends)"),
         ST_LIST("stop", 0, &a.stop, "TEXT", "the answer ends before this text; may be repeated"),

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 
-enum { EXTRA_MAX = 16, KEY_LINES_MAX = 1000 };
+enum { EXTRA_MAX = 32, KEY_LINES_MAX = 1000 };
 
 static void print_line(void *user, const char *line)
 {

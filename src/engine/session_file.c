@@ -145,6 +145,7 @@ enum strata_result st_session_write(struct strata_engine *e, const char *path, c
         XXH3_64bits_reset(w.hash);
         st_out_sweep(path);
         r = st_out_open(path, &w.out, err);
+        w.out.mode = 0600; /* what was said is its owner's */
         if (!r)
             r = put_head(&w, e, source, shapes);
         if (!r)

@@ -302,6 +302,59 @@ def chat_keeps_the_conversation_and_obeys_commands():
     assert answers[0] == answers[-1]
 
 
+def reused(err):
+    return [int(n) for n in re.findall(r"= (\d+) reused", err.decode())]
+
+
+@test
+def a_session_file_saves_reading_and_changes_no_answer():
+    path = output("session")
+    question = "What is gimp? Say what it is for, who uses it, and what else does the same."
+    call = ["run", "-m", MODEL, "-p", question, "--temp", "0", "-n", "8"]
+    code, plain, err = strata(*call)
+    assert code == 0 and reused(err) == [0], err
+    for expected in (0, 20, 20):
+        code, out, err = strata(*call, "--session", path)
+        assert code == 0 and out == plain and reused(err)[0] >= expected and len(err.splitlines()) == 1, (out, err)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and leftovers() == [path]
+    code, out, err = strata(*call, "--session", path, "--kv", "f32", "--fp32")
+    assert code == 0 and b"another type of KV cache" in err and reused(err) == [0], err
+    with open(path, "r+b") as f:
+        f.truncate(os.path.getsize(path) // 2)
+    code, out, err = strata(*call, "--session", path)
+    assert code == 0 and out == plain and b"damaged or incomplete" in err and reused(err) == [0], err
+    code, out, err = strata(*call, "--session", path)
+    assert code == 0 and out == plain and reused(err)[0] >= 20, err
+    code, out, err = strata(*call, "--session", "/nonexistent/x")
+    assert code == 1 and out == plain and b"/nonexistent/x" in err, err
+    os.unlink(path)
+
+
+@test
+def chat_keeps_several_conversations_and_goes_on_after_it_ended():
+    path = output("chat")
+    call = ["chat", "-m", MODEL, "--temp", "0", "-n", "6", "--session", path]
+    code, out, err = strata(*call, stdin=b"What is gimp? Who uses it, what is it for, and which other programs do the same?\n/new\nWhat is vlc?\n/list\n/go 1\nAnd vlc?\n")
+    assert code == 0, err
+    assert reused(err)[0] == 0 and reused(err)[2] > 20, err  # the first conversation was parked meanwhile
+    assert b" 1  What is gimp?" in out and b"*2  What is vlc?" in out, out
+    with open(path + ".json", encoding="utf-8") as f:
+        kept = json.load(f)
+    assert kept["current"] == 0 and [len(talk) for talk in kept["conversations"]] == [4, 2], kept
+    code, out, err = strata(*call, stdin=b"And nginx?\n/go 3\n/go x\n/go 2\n/list\n")
+    assert b"conversation 1 of 2 goes on after 4 messages" in err and reused(err)[0] > 30, err
+    assert code == 1 and b"no conversation 3" in err and b"no conversation x" in err and b"*2  What is vlc?" in out, (out, err)
+    os.unlink(path)
+    code, out, err = strata(*call, stdin=b"/go 1\nReally?\n")  # without the state everything said is still there
+    assert code == 0 and b"conversation 2 of 2 goes on after 2 messages" in err and reused(err)[0] == 0, err
+    with open(path + ".json", "w", encoding="utf-8") as f:
+        f.write("[]")
+    code, out, err = strata(*call, stdin=b"What?\n")
+    assert code == 1 and b"not a file of conversations" in err and open(path + ".json").read() == "[]", err
+    for name in (path, path + ".json"):
+        os.unlink(name)
+
+
 @test
 def logits_are_written_whole_and_hold_what_was_asked_for():
     target = os.path.join(FOLDER.name, "logits.safetensors")
