@@ -78,7 +78,7 @@ INLINE void run_free(int type, local uint4 *tiles, local float *partial, const s
     {                                                                                                                         \
         PRODUCT_MEMORY(type, 1);                                                                                              \
         const struct product p = describe(type, n, rows, tile, groups);                                                       \
-        run_product(type, 1, 1, tiles, terms, kept, &p, st_group(), w, w, x, ST_Q8_STRIDE(n), 0, 1, y, rows, 0);             \
+        run_product(type, 1, tiles, terms, kept, &p, st_group(), w, x, ST_Q8_STRIDE(n), 1, y, rows);                         \
     }
 
 FREE(st_free_q8_0, Q8_0)

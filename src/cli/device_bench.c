@@ -8,7 +8,6 @@
 #include "cli/options.h"
 #include "format/quant.h"
 #include "kernel/gpu_copy.h"
-#include "kernel/gpu_experts.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
 #include "kernel/gpu_rows.h"
@@ -39,8 +38,6 @@ enum {
         16
         << 20, /* a launch that reads as much is measured against the memory, a smaller one against an empty launch */
     COLUMNS = 2560,
-    EXPERT_ROWS = 640,
-    MOST_JOBS = 64,
     MOST_LAUNCHES = 2048,
     REPLAYS = 5,
 };
@@ -48,7 +45,7 @@ enum {
 struct bench {
     struct st_device *dev;
     struct st_event *from, *to;
-    st_addr weights, x, y, jobs;
+    st_addr weights, x, y;
     uint64_t weight_bytes; /* what launches rotate through */
     double copy_rate;      /* of a copy as large as half of the weights */
     bool tiles;            /* every tile size instead of the default */
@@ -56,15 +53,14 @@ struct bench {
 
 /* One product as it is asked for; launch i of a stretch reads other weights than launch i - 1. */
 struct product {
-    enum { MATVEC, GATE_UP, DOWN, FEW } family; /* FEW: gpu/rows.h */
+    enum { MATVEC, FEW } family; /* of gpu/product.h, of gpu/rows.h */
     int type;
-    uint32_t n, rows, count; /* count: activation rows, for experts those of every job */
-    uint32_t n_jobs;
+    uint32_t n, rows, count; /* count: activation rows */
     uint32_t tile;
     uint64_t bytes; /* weights of one launch */
 };
 
-static const char *const family_names[] = {"product", "gate+up", "down", "rows"};
+static const char *const family_names[] = {"product", "rows"};
 
 static enum strata_result make_launch(const struct bench *b, const struct product *p, uint32_t i,
                                       struct st_gpu_launch *out, struct strata_error *err)
@@ -75,53 +71,19 @@ static enum strata_result make_launch(const struct bench *b, const struct produc
                                   p->rows, p->count, p->rows,         p->tile, b->dev->info.units};
         return st_gpu_matvec(&a, out, err);
     }
-    if (p->family == FEW) {
-        enum st_act act = st_type_info(p->type)->act;
-        struct st_gpu_rows a = {.type = p->type,
-                                .act = act,
-                                .matrix = {{.w = b->weights + at / 16 * 16, .y = b->y, .rows = p->rows, .ldy = p->rows}},
-                                .matrices = 1,
-                                .x = b->x,
-                                .n = p->n,
-                                .stride = act == ST_ACT_F32 ? p->n * 4 : st_gpu_act_stride(act, p->n),
-                                .mode = ST_ROWS_DENSE,
-                                .total = p->count,
-                                .most = p->count,
-                                .units = b->dev->info.units};
-        return st_gpu_rows(&a, out, err);
-    }
-    struct st_gpu_experts a = {.type = p->type,
-                               .y = b->y,
-                               .base = b->weights + at,
-                               .jobs = b->jobs,
-                               .x = b->x,
-                               .n = p->n,
-                               .rows = p->rows,
-                               .ldy = p->rows,
-                               .n_jobs = p->n_jobs,
-                               .most = p->count,
-                               .tile = p->tile,
-                               .units = b->dev->info.units};
-    return p->family == GATE_UP ? st_gpu_gate_up(&a, out, err) : st_gpu_down(&a, out, err);
-}
-
-/* Jobs over consecutive experts, as byte offsets from the launch's place. */
-static enum strata_result write_jobs(const struct bench *b, const struct product *p, struct strata_error *err)
-{
-    static const uint32_t matrices[] = {1, 2, 1, 1};
-    struct st_expert_job jobs[MOST_JOBS] = {0};
-    uint64_t expert = p->bytes / (p->n_jobs ? p->n_jobs : 1), matrix = expert / matrices[p->family];
-    for (uint32_t i = 0; i < p->n_jobs; i++) {
-        jobs[i].gate = jobs[i].down = i * expert;
-        jobs[i].up = i * expert + matrix;
-        jobs[i].count = p->count;
-        for (uint32_t k = 0; k < p->count; k++) {
-            jobs[i].row[k] = k;
-            jobs[i].place[k] = i * p->count + k;
-        }
-    }
-    enum strata_result r = b->dev->table->copy_in(b->dev->compute, b->jobs, jobs, sizeof jobs, err);
-    return r == STRATA_OK ? st_wait(b->dev, b->dev->compute, err) : r;
+    enum st_act act = st_type_info(p->type)->act;
+    struct st_gpu_rows a = {.type = p->type,
+                            .act = act,
+                            .matrix = {{.w = b->weights + at / 16 * 16, .y = b->y, .rows = p->rows, .ldy = p->rows}},
+                            .matrices = 1,
+                            .x = b->x,
+                            .n = p->n,
+                            .stride = act == ST_ACT_F32 ? p->n * 4 : st_gpu_act_stride(act, p->n),
+                            .mode = ST_ROWS_DENSE,
+                            .total = p->count,
+                            .most = p->count,
+                            .units = b->dev->info.units};
+    return st_gpu_rows(&a, out, err);
 }
 
 static enum strata_result launch_all(const struct bench *b, const struct product *p, uint32_t count,
@@ -178,9 +140,7 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
     uint64_t count = (b->weight_bytes + p.bytes - 1) / p.bytes;
     count = count < 4 ? 4 : count > MOST_LAUNCHES ? MOST_LAUNCHES : count;
     double us = 0;
-    enum strata_result r = write_jobs(b, &p, err);
-    if (r == STRATA_OK)
-        r = time_stretch(b, &p, (uint32_t)count, &us, err);
+    enum strata_result r = time_stretch(b, &p, (uint32_t)count, &us, err);
     if (r != STRATA_OK)
         return r;
     us /= (double)count;
@@ -196,10 +156,7 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
         snprintf(verdict, sizeof verdict, "empty launch: %.2f us",
                  b->dev->measured.replay_us > 0 ? b->dev->measured.replay_us : b->dev->measured.launch_us);
     char shape[48];
-    if (p.n_jobs)
-        snprintf(shape, sizeof shape, "%u x [%u x %u]", p.n_jobs, p.rows, p.n);
-    else
-        snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
+    snprintf(shape, sizeof shape, "[%u x %u]", p.rows, p.n);
     printf("  %-8s %-6s %-20s rows %u  tile %3u %8.2f MB %9.2f us %8.1f GB/s  %s\n", family_names[p.family],
            st_type_info(p.type)->name, shape, p.count,
            p.family == FEW ? l.args[22].i : l.args[7].i, (double)p.bytes / 1e6, us, rate, verdict);
@@ -210,8 +167,7 @@ static enum strata_result bench_product(const struct bench *b, struct product p,
 static enum strata_result bench_tiles(const struct bench *b, struct product p, struct strata_error *err)
 {
     const struct st_type_info *type = st_type_info(p.type);
-    uint64_t matrix = (uint64_t)p.rows * (p.n / type->block_elems) * type->block_bytes;
-    p.bytes = matrix * (p.family == GATE_UP ? 2 : 1) * (p.n_jobs ? p.n_jobs : 1);
+    p.bytes = (uint64_t)p.rows * (p.n / type->block_elems) * type->block_bytes;
     if (p.bytes > b->weight_bytes / 2)
         return STRATA_OK; /* a small device: there is nothing to rotate through */
     if (!b->tiles)
@@ -231,29 +187,19 @@ static enum strata_result bench_all(const struct bench *b, struct strata_error *
 {
     static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K};
     static const uint32_t rows[] = {640, 10240, 65536}, counts[] = {1, 4, 8};
-    static const uint32_t jobs[] = {10, 60}, job_counts[] = {1, 2};
     static const int few[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0, ST_TYPE_IQ4_NL, ST_TYPE_Q4_K, ST_TYPE_Q5_K, ST_TYPE_Q6_K,
                               ST_TYPE_IQ3_XXS, ST_TYPE_IQ2_XXS, ST_TYPE_IQ1_S, ST_TYPE_BF16};
     enum strata_result r = STRATA_OK;
     for (size_t t = 0; t < sizeof few / sizeof *few; t++)
         for (int i = 0; i < 3; i++)
             for (int k = 0; k < 3 && r == STRATA_OK; k++)
-                r = bench_tiles(b, (struct product){FEW, few[t], COLUMNS, rows[i], counts[k], 0, 0, 0}, err);
+                r = bench_tiles(b, (struct product){FEW, few[t], COLUMNS, rows[i], counts[k], 0, 0}, err);
     if (r == STRATA_OK) /* the narrow side of a hyper-connection */
-        r = bench_tiles(b, (struct product){FEW, ST_TYPE_BF16, 10240, 320, 1, 0, 0, 0}, err);
+        r = bench_tiles(b, (struct product){FEW, ST_TYPE_BF16, 10240, 320, 1, 0, 0}, err);
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 3; i++)
             for (int k = 0; k < 3 && r == STRATA_OK; k++)
-                r = bench_tiles(b, (struct product){MATVEC, types[t], COLUMNS, rows[i], counts[k], 0, 0, 0}, err);
-    for (int t = 0; t < 2; t++)
-        for (int i = 0; i < 2; i++) {
-            if (r == STRATA_OK)
-                r = bench_tiles(
-                    b, (struct product){GATE_UP, types[t], COLUMNS, EXPERT_ROWS, job_counts[i], jobs[i], 0, 0}, err);
-            if (r == STRATA_OK)
-                r = bench_tiles(b, (struct product){DOWN, types[t], EXPERT_ROWS, COLUMNS, job_counts[i], jobs[i], 0, 0},
-                                err);
-        }
+                r = bench_tiles(b, (struct product){MATVEC, types[t], COLUMNS, rows[i], counts[k], 0, 0}, err);
     return r;
 }
 
@@ -327,8 +273,6 @@ static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struc
     if (r == STRATA_OK)
         r = dev->table->allocate(dev->rt, Y_BYTES, &b.y, err);
     if (r == STRATA_OK)
-        r = dev->table->allocate(dev->rt, MOST_JOBS * sizeof(struct st_expert_job), &b.jobs, err);
-    if (r == STRATA_OK)
         r = st_device_fill_random(dev, b.weights, b.weight_bytes + 64, err);
     if (r == STRATA_OK)
         r = st_device_fill_random(dev, b.x, X_BYTES, err);
@@ -342,7 +286,6 @@ static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struc
     }
     if (r == STRATA_OK)
         r = st_device_bench_prompts(dev, b.weights, b.weight_bytes, err);
-    dev->table->release(dev->rt, b.jobs);
     dev->table->release(dev->rt, b.y);
     dev->table->release(dev->rt, b.x);
     dev->table->release(dev->rt, b.weights);

@@ -99,10 +99,10 @@
     X(FLOATS_IQ2_S, "st_floats_iq2_s", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true) \
     X(FLOATS_IQ3_XXS, "st_floats_iq3_xxs", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true) \
     X(FLOATS_IQ3_S, "st_floats_iq3_s", "floats_q", ST_ROWS_ARGS, 128, 1, 1, true) \
-    X(ANY_SILU_MUL, "st_any_silu_mul", "any", "pcciii", 64, 1, 1, true) \
-    X(ANY_COMBINE, "st_any_combine", "any", "pcccciii", 64, 1, 1, true) \
-    X(ANY_GATE, "st_any_gate", "any", "piii", 64, 1, 1, true) \
-    X(ANY_MEAN, "st_any_mean", "any", "pccii", 64, 1, 1, true) \
+    X(SILU_MUL, "st_silu_mul", "elements", "pcciii", 64, 1, 1, true) \
+    X(COMBINE_EXPERTS, "st_combine_experts", "elements", "pcccciii", 64, 1, 1, true) \
+    X(STREAM_GATE, "st_stream_gate", "elements", "piii", 64, 1, 1, true) \
+    X(STREAM_MEAN, "st_stream_mean", "elements", "pccii", 64, 1, 1, true) \
     X(MV_Q8_0_1, "st_mv_q8_0_1", "matvec", "pcciiiiii", 192, 1, 1, true) \
     X(MV_Q8_0_8, "st_mv_q8_0_8", "matvec", "pcciiiiii", 192, 1, 1, true) \
     X(MV_Q2_0_1, "st_mv_q2_0_1", "matvec", "pcciiiiii", 192, 1, 1, true) \
@@ -111,14 +111,6 @@
     X(MV_IQ4_NL_8, "st_mv_iq4_nl_8", "matvec", "pcciiiiii", 192, 1, 1, true) \
     X(MV_Q4_K_1, "st_mv_q4_k_1", "matvec", "pcciiiiii", 192, 1, 1, true) \
     X(MV_Q4_K_8, "st_mv_q4_k_8", "matvec", "pcciiiiii", 192, 1, 1, true) \
-    X(GATE_UP_Q8_0_1, "st_gate_up_q8_0_1", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(GATE_UP_Q8_0_8, "st_gate_up_q8_0_8", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(GATE_UP_Q2_0_1, "st_gate_up_q2_0_1", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(GATE_UP_Q2_0_8, "st_gate_up_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(DOWN_Q8_0_1, "st_down_q8_0_1", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(DOWN_Q8_0_8, "st_down_q8_0_8", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(DOWN_Q2_0_1, "st_down_q2_0_1", "experts", "pccciiiii", 192, 1, 1, true) \
-    X(DOWN_Q2_0_8, "st_down_q2_0_8", "experts", "pccciiiii", 192, 1, 1, true) \
     ST_GPU_GEMM_KERNELS(X)
 
 #define ST_GPU_KERNEL_ID(id, symbol, module, args, x, y, z, hot) ST_GPU_##id,

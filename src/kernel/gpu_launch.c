@@ -2,7 +2,6 @@
 #include "kernel/gpu_launch.h"
 
 #include "kernel/gpu_copy.h"
-#include "kernel/gpu_experts.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
 #include "kernel/gpu_rows.h"
@@ -98,17 +97,16 @@ enum strata_result st_gpu_quantize(enum st_act act, st_addr q, st_addr x, uint32
 static const struct product_type {
     int type;
     enum st_gpu_kernel matvec;
-    int gate_up, down;     /* first kernel of the family, -1 for none */
     uint32_t elems, bytes; /* of a block */
     uint32_t block_bytes;  /* for 32 elements */
     /* Groups that run at once on one unit, what registers and local memory allow on an H200: products of one row, of
-     * several, gate and up of one row. */
-    uint32_t groups, groups_many, groups_gate_up;
+     * several. */
+    uint32_t groups, groups_many;
 } product_types[] = {
-    {ST_TYPE_Q8_0, ST_GPU_MV_Q8_0_1, ST_GPU_GATE_UP_Q8_0_1, ST_GPU_DOWN_Q8_0_1, 32, 34, 34, 5, 4, 4},
-    {ST_TYPE_Q2_0, ST_GPU_MV_Q2_0_1, ST_GPU_GATE_UP_Q2_0_1, ST_GPU_DOWN_Q2_0_1, 64, 18, 9, 3, 2, 2},
-    {ST_TYPE_IQ4_NL, ST_GPU_MV_IQ4_NL_1, -1, -1, 32, 18, 18, 4, 4, 0},
-    {ST_TYPE_Q4_K, ST_GPU_MV_Q4_K_1, -1, -1, 256, 144, 18, 5, 3, 0},
+    {ST_TYPE_Q8_0, ST_GPU_MV_Q8_0_1, 32, 34, 34, 5, 4},
+    {ST_TYPE_Q2_0, ST_GPU_MV_Q2_0_1, 64, 18, 9, 3, 2},
+    {ST_TYPE_IQ4_NL, ST_GPU_MV_IQ4_NL_1, 32, 18, 18, 4, 4},
+    {ST_TYPE_Q4_K, ST_GPU_MV_Q4_K_1, 256, 144, 18, 5, 3},
 };
 
 static const struct product_type *product_type(int type)
@@ -166,11 +164,10 @@ static uint32_t choose_tile(int type, uint32_t count, uint32_t n, uint32_t wante
 
 /* How many groups share the tiles: as many as run at once on a device with so many units, and not more than there are
  * tiles. */
-static uint32_t choose_groups(uint32_t per_unit, uint32_t units, uint32_t sharers, uint32_t tiles)
+static uint32_t choose_groups(uint32_t per_unit, uint32_t units, uint32_t tiles)
 {
-    uint32_t groups =
-        (units ? units : DEFAULT_UNITS) * per_unit / sharers; /* one more than fits would run alone in the end */
-    return groups == 0 ? 1 : groups < tiles ? groups : tiles;
+    uint32_t groups = (units ? units : DEFAULT_UNITS) * per_unit; /* one more than fits would run alone in the end */
+    return groups < tiles ? groups : tiles;
 }
 
 enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_launch *out, struct strata_error *err)
@@ -185,7 +182,7 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
                        "matrix-vector product: no kernel for %u rows times %s [%u x %u] in tiles of %u rows", a->count,
                        type_name(a->type), a->rows, a->n, a->tile);
     start(out, (enum st_gpu_kernel)(t->matvec + many_index(a->count)),
-          choose_groups(a->count == 1 ? t->groups : t->groups_many, a->units, 1, divide_up(a->rows, tile)), 1);
+          choose_groups(a->count == 1 ? t->groups : t->groups_many, a->units, divide_up(a->rows, tile)), 1);
     out->args[0].p = a->y;
     out->args[1].p = a->w;
     out->args[2].p = a->x;
@@ -198,56 +195,12 @@ enum strata_result st_gpu_matvec(const struct st_gpu_matvec *a, struct st_gpu_la
     return STRATA_OK;
 }
 
-/* ---- experts ---- */
-
-/* matrices: that share a group. */
-static enum strata_result experts(const char *family, const struct st_gpu_experts *a, uint32_t matrices,
-                                  struct st_gpu_launch *out, struct strata_error *err)
-{
-    const struct product_type *t = product_type(a->type);
-    int first = t ? (matrices == 2 ? t->gate_up : t->down) : -1;
-    if (first < 0)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: no kernel for %s weights", family, type_name(a->type));
-    uint32_t tile = a->most ? choose_tile(a->type, a->most, a->n, a->tile) : 0;
-    if (tile == 0 || a->most > ST_MAX_ROWS || a->rows == 0 || a->n_jobs == 0 || a->n_jobs > ROWS_LIMIT ||
-        a->ldy < a->rows)
-        return st_fail(err, STRATA_E_UNSUPPORTED,
-                       "%s: no kernel for up to %u rows times %s [%u x %u] in tiles of %u rows", family, a->most,
-                       type_name(a->type), a->rows, a->n, a->tile);
-    start(out, (enum st_gpu_kernel)((uint32_t)first + many_index(a->most)),
-          choose_groups(a->most > 1     ? t->groups_many
-                        : matrices == 2 ? t->groups_gate_up
-                                        : t->groups,
-                        a->units, a->n_jobs, divide_up(a->rows, tile)),
-          a->n_jobs);
-    out->args[0].p = a->y;
-    out->args[1].p = a->base;
-    out->args[2].p = a->jobs;
-    out->args[3].p = a->x;
-    out->args[4].i = a->n;
-    out->args[5].i = a->rows;
-    out->args[6].i = a->ldy;
-    out->args[7].i = tile;
-    out->args[8].i = out->grid[0];
-    return STRATA_OK;
-}
-
-enum strata_result st_gpu_gate_up(const struct st_gpu_experts *a, struct st_gpu_launch *out, struct strata_error *err)
-{
-    return experts("gate and up", a, 2, out, err);
-}
-
-enum strata_result st_gpu_down(const struct st_gpu_experts *a, struct st_gpu_launch *out, struct strata_error *err)
-{
-    return experts("down", a, 1, out, err);
-}
-
 /* ---- traffic ---- */
 
 /* Whether the kernel is one of the two that start at first. */
-static bool of_family(enum st_gpu_kernel kernel, int first)
+static bool of_family(enum st_gpu_kernel kernel, enum st_gpu_kernel first)
 {
-    return first >= 0 && (int)kernel >= first && (int)kernel < first + 2;
+    return kernel >= first && kernel < first + 2;
 }
 
 uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const union st_arg *args)
@@ -265,15 +218,10 @@ uint64_t st_gpu_bytes(enum st_gpu_kernel kernel, const uint32_t grid[3], const u
     }
     for (size_t i = 0; i < sizeof product_types / sizeof *product_types; i++) {
         const struct product_type *t = &product_types[i];
-        if (of_family(kernel, (int)t->matvec))
+        if (of_family(kernel, t->matvec))
             return (uint64_t)args[4].i * (args[3].i / 32) * t->block_bytes +
                    args[5].i * (4ull * args[4].i +
                                 (t->type == ST_TYPE_Q4_K ? ST_Q8K_STRIDE(args[3].i) : ST_Q8_STRIDE(args[3].i)));
-        if (of_family(kernel, t->gate_up) || of_family(kernel, t->down)) {
-            uint64_t matrix = (uint64_t)args[5].i * (args[4].i / 32) * t->block_bytes;
-            return rows *
-                   (matrix * (of_family(kernel, t->gate_up) ? 2 : 1) + 4ull * args[5].i + ST_Q8_STRIDE(args[4].i));
-        }
     }
     enum st_act act;
     if (st_gpu_rows_type(kernel, &act) >= 0)

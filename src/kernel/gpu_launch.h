@@ -1,5 +1,5 @@
-/* One launch of a GPU kernel, made by the functions of the family headers (gpu_copy.h, gpu_norm.h, gpu_products.h,
- * gpu_experts.h) from typed arguments, so that nobody else knows the order of a kernel's arguments or its grid. */
+/* One launch of a GPU kernel, made by the functions of the family headers (gpu_copy.h, gpu_norm.h, gpu_products.h)
+ * from typed arguments, so that nobody else knows the order of a kernel's arguments or its grid. */
 #ifndef ST_KERNEL_GPU_LAUNCH_H
 #define ST_KERNEL_GPU_LAUNCH_H
 

@@ -198,7 +198,7 @@ enum strata_result st_gpu_lower_products(const struct st_products *a, const stru
 static void gate(const float *v, uint32_t count, uint32_t streams, uint32_t kind, struct st_gpu_list *list)
 {
     struct st_gpu_launch *l = st_gpu_push(list);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_GATE, .grid = {groups(count), 1, 1}};
+    *l = (struct st_gpu_launch){.kernel = ST_GPU_STREAM_GATE, .grid = {groups(count), 1, 1}};
     l->args[0].p = st_gpu_at(v);
     l->args[1].i = count;
     l->args[2].i = streams;
@@ -250,7 +250,7 @@ static enum strata_result read_prompt(const struct st_gated_read *a, const struc
     if (r)
         return r;
     struct st_gpu_launch *l = st_gpu_push(list);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_MEAN, .grid = {groups(a->hidden), n, 1}};
+    *l = (struct st_gpu_launch){.kernel = ST_GPU_STREAM_MEAN, .grid = {groups(a->hidden), n, 1}};
     l->args[0].p = st_gpu_at(a->m);
     l->args[1].p = t->scratch;
     l->args[2].p = st_gpu_at(a->x);
@@ -380,7 +380,7 @@ static void silu_mul(st_addr h, st_addr up, uint32_t rows, uint32_t width, struc
     for (uint32_t row = 0; row < rows; row += GRID_ROWS) {
         uint32_t count = rows - row < GRID_ROWS ? rows - row : GRID_ROWS;
         struct st_gpu_launch *l = st_gpu_push(list);
-        *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_SILU_MUL, .grid = {groups(width), count, 1}};
+        *l = (struct st_gpu_launch){.kernel = ST_GPU_SILU_MUL, .grid = {groups(width), count, 1}};
         l->args[0].p = l->args[1].p = h + (uint64_t)row * width * 4;
         l->args[2].p = up + (uint64_t)row * width * 4;
         l->args[3].i = l->args[4].i = l->args[5].i = width;
@@ -398,7 +398,7 @@ uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint3
 static void combine(const struct st_experts *a, st_addr where, uint32_t n, struct st_gpu_list *list)
 {
     struct st_gpu_launch *l = st_gpu_push(list);
-    *l = (struct st_gpu_launch){.kernel = ST_GPU_ANY_COMBINE, .grid = {groups(a->hidden), n, 1}};
+    *l = (struct st_gpu_launch){.kernel = ST_GPU_COMBINE_EXPERTS, .grid = {groups(a->hidden), n, 1}};
     l->args[0].p = st_gpu_at(a->y);
     l->args[1].p = st_gpu_at(a->o);
     l->args[2].p = st_gpu_at(a->routing->weight);

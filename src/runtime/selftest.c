@@ -9,7 +9,6 @@
 
 #include "kernel/exact_math.h"
 #include "kernel/gpu_copy.h"
-#include "kernel/gpu_experts.h"
 #include "kernel/gpu_norm.h"
 #include "kernel/gpu_products.h"
 #include "runtime/selftest_run.h"
@@ -589,91 +588,8 @@ static enum strata_result test_products(struct st_test_run *run, struct strata_e
     enum strata_result r = STRATA_OK;
     for (size_t t = 0; t < 4; t++)
         for (size_t i = 0; i < sizeof product_shapes / sizeof *product_shapes && r == STRATA_OK; i++)
-            if (!run->options->quick || i < 6)
+            if (st_test_type(run, types[t]) && (!run->options->quick || i < 6))
                 r = test_product(run, types[t], &product_shapes[i], err);
-    return r;
-}
-
-/* ---- experts ---- */
-
-enum { EXPERTS = 5, MAX_PLACES = 40 };
-
-struct expert_params {
-    struct st_gpu_experts experts;
-    bool down;
-};
-
-static enum strata_result make_experts(const void *params, const st_addr *at, struct st_gpu_launch *out,
-                                       struct strata_error *err)
-{
-    const struct expert_params *p = params;
-    struct st_gpu_experts a = p->experts;
-    a.y = at[0];
-    a.base = at[1];
-    a.jobs = at[2];
-    a.x = at[3];
-    return (p->down ? st_gpu_down : st_gpu_gate_up)(&a, out, err);
-}
-
-/* A window of `tokens` tokens of which each uses some of EXPERTS experts; matrices lie in any order with gaps. */
-static enum strata_result test_window(struct st_test_run *run, int type, bool down, uint32_t rows, uint32_t n, uint32_t tokens,
-                                      struct strata_error *err)
-{
-    const struct st_type_info *info = st_type_info(type);
-    const size_t matrix = ((size_t)rows * (n / info->block_elems) * info->block_bytes + 15) / 16 * 16 + 32;
-    struct st_expert_job jobs[EXPERTS];
-    uint32_t n_jobs = 0, most = 0, places = 0;
-    for (int e = 0; e < EXPERTS; e++) {
-        struct st_expert_job *job = &jobs[n_jobs];
-        *job = (struct st_expert_job){.gate = (uint64_t)(e * 2 + 1) * matrix,
-                                      .up = (uint64_t)((EXPERTS - 1 - e) * 2) * matrix,
-                                      .down = (uint64_t)e * matrix};
-        for (uint32_t t = 0; t < tokens; t++)
-            if (st_test_below(run, 2) || (e == 0 && t == 0)) {
-                job->row[job->count] = t;
-                job->place[job->count++] = places++;
-            }
-        most = job->count > most ? job->count : most;
-        n_jobs += job->count > 0;
-    }
-    struct expert_params p = {.experts = {.type = type,
-                                          .n = n,
-                                          .rows = rows,
-                                          .ldy = rows + st_test_below(run, 4),
-                                          .n_jobs = n_jobs,
-                                          .most = most,
-                                          .units = 1 + st_test_below(run, 4)},
-                              .down = down};
-    uint8_t *y, *w, *j, *x;
-    snprintf(run->shape, sizeof run->shape, "%s: %u experts %s [%u x %u], %u tokens, %u pairs",
-             down ? "down" : "gate and up", n_jobs, info->name, rows, n, tokens, places);
-    enum strata_result r = st_test_add(run, (size_t)places * p.experts.ldy * 4, &y, err);
-    if (r == STRATA_OK)
-        r = st_test_add(run, matrix * EXPERTS * 2, &w, err);
-    if (r == STRATA_OK)
-        r = st_test_add(run, sizeof jobs[0] * n_jobs, &j, err);
-    if (r == STRATA_OK)
-        r = st_test_add(run, (size_t)(down ? places : tokens) * ST_Q8_STRIDE(n), &x, err);
-    if (r == STRATA_OK) {
-        for (int i = 0; i < EXPERTS * 2; i++)
-            st_test_weights(run, type, w + (size_t)i * matrix,
-                           (size_t)rows * (n / info->block_elems) * info->block_bytes);
-        memcpy(j, jobs, sizeof jobs[0] * n_jobs);
-        r = st_test_rows(run, ST_ACT_Q8, x, down ? places : tokens, n, err);
-    }
-    return st_test_finish(run, r, make_experts, &p, err);
-}
-
-static enum strata_result test_experts(struct st_test_run *run, struct strata_error *err)
-{
-    static const int types[] = {ST_TYPE_Q8_0, ST_TYPE_Q2_0};
-    static const struct shape windows[] = {{24, 2560, 1}, {40, 640, 1}, {17, 640, 4},  {16, 2560, 8},
-                                           {33, 128, 3},  {9, 192, 8},  {5, 10240, 2}, {10, 2560, 4}};
-    enum strata_result r = STRATA_OK;
-    for (int t = 0; t < 4; t++)
-        for (size_t i = 0; i < sizeof windows / sizeof *windows && r == STRATA_OK; i++)
-            if (!run->options->quick || i < 4)
-                r = test_window(run, types[t / 2], t % 2, windows[i].rows, windows[i].n, windows[i].count, err);
     return r;
 }
 
@@ -689,13 +605,11 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
                     {"copy", test_copy},
                     {"norm", test_norm},
                     {"products", test_products},
-                    {"experts", test_experts},
                     {"steps", st_test_steps},
                     {"ngram", st_test_ngram},
                     {"gdn", st_test_gdn},
                     {"qsa", st_test_qsa},
                     {"route", st_test_route},
-
                     {"rows", st_test_few_rows},
                     {"prompt products", st_test_gemm}};
     *out = (struct st_selftest_result){0};

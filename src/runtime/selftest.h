@@ -17,6 +17,7 @@ struct st_selftest_options {
     uint64_t seed;                                               /* same seed, same inputs */
     const char *family;                                          /* only this one, or NULL */
     bool quick;                                                  /* a few shapes instead of all */
+    uint64_t types; /* OR of 1 << type: products with weights of these only; 0: of all */
     void (*report)(void *arg, const struct st_selftest_case *c); /* called after each case; may be NULL */
     void *arg;
 };
@@ -25,7 +26,7 @@ struct st_selftest_result {
     int cases, failed;
 };
 
-/* The device has all kernels resolved. A result that differs is counted and reported, not an error; an error is a
+/* The device has all kernels resolved, but for those of types that are left out. A result that differs is counted and reported, not an error; an error is a
  * device that fails. */
 enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_options *options,
                                struct st_selftest_result *out, struct strata_error *err);

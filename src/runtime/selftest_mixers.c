@@ -491,7 +491,7 @@ static enum strata_result test_silu_mul(struct st_test_run *run, uint32_t rows, 
 {
     struct job j;
     uint32_t ld = width + st_test_below(run, 9), ldh = width + st_test_below(run, 9);
-    snprintf(run->shape, sizeof run->shape, "st_any_silu_mul: %u rows of %u", rows, width);
+    snprintf(run->shape, sizeof run->shape, "st_silu_mul: %u rows of %u", rows, width);
     start(&j, run, err);
     int h = take(&j, (size_t)rows * ldh * 4, EXACT, 0), g = floats(&j, (size_t)rows * ld), u = floats(&j, (size_t)rows * ld);
     copy_inputs(&j);
@@ -499,7 +499,7 @@ static enum strata_result test_silu_mul(struct st_test_run *run, uint32_t rows, 
         uint32_t from = i / width * ld + i % width;
         want(&j, h)[i / width * ldh + i % width] = st_siluf(want(&j, g)[from]) * want(&j, u)[from];
     }
-    struct st_gpu_launch l = {.kernel = ST_GPU_ANY_SILU_MUL, .grid = {groups64(width), rows, 1}};
+    struct st_gpu_launch l = {.kernel = ST_GPU_SILU_MUL, .grid = {groups64(width), rows, 1}};
     if (j.r == STRATA_OK) {
         l.args[0].p = device_at(&j, h);
         l.args[1].p = device_at(&j, g);
@@ -516,7 +516,7 @@ static enum strata_result test_combine(struct st_test_run *run, uint32_t rows, u
 {
     struct job j;
     uint32_t routed = rows * used;
-    snprintf(run->shape, sizeof run->shape, "st_any_combine: %u rows of %u, %u experts each", rows, hidden, used);
+    snprintf(run->shape, sizeof run->shape, "st_combine_experts: %u rows of %u, %u experts each", rows, hidden, used);
     start(&j, run, err);
     int y = take(&j, (size_t)rows * hidden * 4, EXACT, 0), o = floats(&j, (size_t)(routed + rows) * hidden);
     int weight = floats(&j, routed), where = take(&j, routed * 4, EXACT, 0), shared = floats(&j, rows);
@@ -540,7 +540,7 @@ static enum strata_result test_combine(struct st_test_run *run, uint32_t rows, u
             sum = fmaf(want(&j, weight)[row * used + p], want(&j, o)[(size_t)place[row * used + p] * hidden + e], sum);
         want(&j, y)[i] = fmaf(want(&j, shared)[row], want(&j, o)[(size_t)(routed + row) * hidden + e], sum);
     }
-    struct st_gpu_launch l = {.kernel = ST_GPU_ANY_COMBINE, .grid = {groups64(hidden), rows, 1}};
+    struct st_gpu_launch l = {.kernel = ST_GPU_COMBINE_EXPERTS, .grid = {groups64(hidden), rows, 1}};
     if (j.r == STRATA_OK) {
         l.args[0].p = device_at(&j, y);
         l.args[1].p = device_at(&j, o);
@@ -558,7 +558,7 @@ static enum strata_result test_gate(struct st_test_run *run, uint32_t count, uin
                                     struct strata_error *err)
 {
     struct job j;
-    snprintf(run->shape, sizeof run->shape, "st_any_gate: %u of %u streams, %s", count, streams, kind ? "sigmoid" : "silu");
+    snprintf(run->shape, sizeof run->shape, "st_stream_gate: %u of %u streams, %s", count, streams, kind ? "sigmoid" : "silu");
     start(&j, run, err);
     int v = floats(&j, count);
     copy_inputs(&j);
@@ -566,7 +566,7 @@ static enum strata_result test_gate(struct st_test_run *run, uint32_t count, uin
         float x = want(&j, v)[i] * (1.0f / (float)streams);
         want(&j, v)[i] = kind ? 2.0f * st_sigmoidf(x) : st_siluf(x);
     }
-    struct st_gpu_launch l = {.kernel = ST_GPU_ANY_GATE, .grid = {groups64(count), 1, 1}};
+    struct st_gpu_launch l = {.kernel = ST_GPU_STREAM_GATE, .grid = {groups64(count), 1, 1}};
     if (j.r == STRATA_OK)
         l.args[0].p = device_at(&j, v);
     l.args[1].i = count;
@@ -580,7 +580,7 @@ static enum strata_result test_mean(struct st_test_run *run, uint32_t rows, uint
 {
     struct job j;
     size_t wide = (size_t)rows * hidden * streams;
-    snprintf(run->shape, sizeof run->shape, "st_any_mean: %u rows of %u x %u", rows, streams, hidden);
+    snprintf(run->shape, sizeof run->shape, "st_stream_mean: %u rows of %u x %u", rows, streams, hidden);
     start(&j, run, err);
     int m = take(&j, (size_t)rows * hidden * 4, EXACT, 0), gate = floats(&j, wide), x = floats(&j, wide);
     copy_inputs(&j);
@@ -592,7 +592,7 @@ static enum strata_result test_mean(struct st_test_run *run, uint32_t rows, uint
         }
         want(&j, m)[i] = sum / (float)streams;
     }
-    struct st_gpu_launch l = {.kernel = ST_GPU_ANY_MEAN, .grid = {groups64(hidden), rows, 1}};
+    struct st_gpu_launch l = {.kernel = ST_GPU_STREAM_MEAN, .grid = {groups64(hidden), rows, 1}};
     if (j.r == STRATA_OK) {
         l.args[0].p = device_at(&j, m);
         l.args[1].p = device_at(&j, gate);

@@ -141,7 +141,7 @@ enum strata_result st_test_few_rows(struct st_test_run *run, struct strata_error
     const size_t count = run->options->quick ? 3 : sizeof shapes / sizeof *shapes;
     for (int type = 0; type < ST_TYPE_COUNT && !r; type++) {
         const struct st_type_info *info = st_type_info(type);
-        for (size_t i = 0; info && i < 2 * count && !r; i++) {
+        for (size_t i = 0; info && st_test_type(run, type) && i < 2 * count && !r; i++) {
             const struct shape *s = &shapes[i / 2];
             enum st_act act = i % 2 ? info->act : ST_ACT_F32;
             if (s->n % info->block_elems == 0 && (i % 2 == 0 || info->act != ST_ACT_F32))

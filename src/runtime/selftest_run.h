@@ -25,6 +25,12 @@ struct st_test_run {
     char shape[160], fault[200]; /* fault: empty, or what is wrong with the case */
 };
 
+/* Whether products with weights of the type are asked for. */
+static inline bool st_test_type(const struct st_test_run *run, int type)
+{
+    return !run->options->types || run->options->types >> type & 1;
+}
+
 uint64_t st_test_random(struct st_test_run *run);
 uint32_t st_test_below(struct st_test_run *run, uint32_t n);
 /* About normal, with a few large values and runs of zeros. */

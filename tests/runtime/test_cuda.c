@@ -54,7 +54,7 @@ static void kernels_copies_and_graphs_go_through_the_library_with_right_results(
     (void)state;
     if (!has_images())
         skip();
-    static const char *const families[] = {"copy", "norm", "products", "experts"};
+    static const char *const families[] = {"copy", "norm", "products", "rows"};
     struct st_devices *set = NULL;
     struct st_device *dev[2] = {NULL, NULL};
     struct strata_error err = {0};

@@ -132,7 +132,7 @@ static void kernels_copies_and_graphs_go_through_the_library_with_right_results(
     (void)state;
     if (!has_images())
         skip();
-    static const char *const families[] = {"copy", "norm", "products", "experts"};
+    static const char *const families[] = {"copy", "norm", "products", "rows"};
     for (int version = 5; version <= 6; version++) {
         struct st_devices *set = NULL;
         struct strata_error err = {0};

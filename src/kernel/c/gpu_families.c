@@ -133,33 +133,6 @@ static void matvec(const struct st_dot_table *dot, int type, const union st_arg 
 
 enum { STRIP = 64 }; /* rows of gate and up that are computed before they are joined */
 
-static void experts(const struct st_dot_table *dot, int type, bool down, const uint32_t grid[3],
-                    const union st_arg *args)
-{
-    const struct st_expert_job *jobs = at(args[2]);
-    const uint32_t n = args[4].i, rows = args[5].i, ldy = args[6].i;
-    for (uint32_t j = 0; j < grid[1]; j++)
-        for (uint32_t m = 0; m < jobs[j].count; m++) {
-            const uint32_t place = jobs[j].place[m];
-            const uint8_t *x = (const uint8_t *)at(args[3]) + (size_t)(down ? place : jobs[j].row[m]) * ST_Q8_STRIDE(n);
-            float *y = (float *)at(args[0]) + (size_t)place * ldy;
-            const uint64_t base = args[1].p;
-            if (down) {
-                product_row(dot, type, y, (const uint8_t *)(uintptr_t)(base + jobs[j].down), rows, x, n);
-                continue;
-            }
-            for (uint32_t r = 0; r < rows; r += STRIP) {
-                const uint32_t strip = rows - r < STRIP ? rows - r : STRIP;
-                const size_t skip = r * row_bytes(type, n);
-                float gate[STRIP], up[STRIP];
-                product_row(dot, type, gate, (const uint8_t *)(uintptr_t)(base + jobs[j].gate) + skip, strip, x, n);
-                product_row(dot, type, up, (const uint8_t *)(uintptr_t)(base + jobs[j].up) + skip, strip, x, n);
-                for (uint32_t i = 0; i < strip; i++)
-                    y[r + i] = st_siluf(gate[i]) * up[i];
-            }
-        }
-}
-
 /* ---- products of rows.h ---- */
 
 /* y[0 .. rows) = w . x for one activation row. */
@@ -382,14 +355,6 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     case ST_GPU_MV_IQ4_NL_8: matvec(dot, ST_TYPE_IQ4_NL, args); return true;
     case ST_GPU_MV_Q4_K_1:
     case ST_GPU_MV_Q4_K_8: matvec(dot, ST_TYPE_Q4_K, args); return true;
-    case ST_GPU_GATE_UP_Q8_0_1:
-    case ST_GPU_GATE_UP_Q8_0_8: experts(dot, ST_TYPE_Q8_0, false, grid, args); return true;
-    case ST_GPU_GATE_UP_Q2_0_1:
-    case ST_GPU_GATE_UP_Q2_0_8: experts(dot, ST_TYPE_Q2_0, false, grid, args); return true;
-    case ST_GPU_DOWN_Q8_0_1:
-    case ST_GPU_DOWN_Q8_0_8: experts(dot, ST_TYPE_Q8_0, true, grid, args); return true;
-    case ST_GPU_DOWN_Q2_0_1:
-    case ST_GPU_DOWN_Q2_0_8: experts(dot, ST_TYPE_Q2_0, true, grid, args); return true;
     case ST_GPU_GEMM_F32: gemm_floats(ST_TYPE_F32, args); return true;
     case ST_GPU_GEMM_F16: gemm_floats(ST_TYPE_F16, args); return true;
     case ST_GPU_GEMM_BF16: gemm_floats(ST_TYPE_BF16, args); return true;

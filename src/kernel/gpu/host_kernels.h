@@ -26,7 +26,7 @@
 #include "route.cl"
 #undef GROUP
 #undef DIM_MAX
-#include "any.cl"
+#include "elements.cl"
 #undef GROUP
 #include "rows.cl"
 
@@ -63,8 +63,6 @@
 #include "peak.cl"
 #undef GROUP
 #include "matvec.cl"
-
-#include "experts.cl"
 
 #define P(i) ((void *)(uintptr_t)args[i].p)
 #define UNPACK_(name) (void)args, name()
@@ -215,18 +213,14 @@
     X(rows, st_floats_iq2_s) \
     X(rows, st_floats_iq3_xxs) \
     X(rows, st_floats_iq3_s) \
-    X(pcciii, st_any_silu_mul) \
-    X(pcccciii, st_any_combine) \
-    X(piii, st_any_gate) \
-    X(pccii, st_any_mean) \
+    X(pcciii, st_silu_mul) \
+    X(pcccciii, st_combine_experts) \
+    X(piii, st_stream_gate) \
+    X(pccii, st_stream_mean) \
     ROWS(X, pcciiiiii, st_mv_q8_0) \
     ROWS(X, pcciiiiii, st_mv_q2_0) \
     ROWS(X, pcciiiiii, st_mv_iq4_nl) \
     ROWS(X, pcciiiiii, st_mv_q4_k) \
-    ROWS(X, pccciiiii, st_gate_up_q8_0) \
-    ROWS(X, pccciiiii, st_gate_up_q2_0) \
-    ROWS(X, pccciiiii, st_down_q8_0) \
-    ROWS(X, pccciiiii, st_down_q2_0) \
     ST_HOST_GEMM_KERNELS(X)
 
 #define CALL(kind, name) \

@@ -100,14 +100,4 @@ typedef uint64_t st_u64;
 #define ST_GEMM_WIDE 128
 #define ST_GEMM_FEW 64
 
-/* One used expert of a window: where its matrices are (byte offsets from the address that the launch passes; they wrap,
- * so any address can be reached) and which rows it serves. place[i] = token * choices + choice, the row of h and of the
- * output that belongs to entry i; row[i] is the row of the input. */
-struct st_expert_job {
-    st_u64 gate, up, down;
-    st_u32 count, reserved;
-    st_u32 row[ST_MAX_ROWS];
-    st_u32 place[ST_MAX_ROWS];
-};
-
 #endif

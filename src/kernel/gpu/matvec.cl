@@ -11,8 +11,8 @@
     { \
         PRODUCT_MEMORY(type, many); \
         const struct product p = describe(type, n, rows, tile, groups); \
-        run_product(type, many, 1, tiles, terms, kept, &p, st_group(), w, w, x, \
-                    (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), 0, (many) == 1 ? 1 : count, y, ldy, 0); \
+        run_product(type, many, tiles, terms, kept, &p, st_group(), w, x, \
+                    (type) == Q4_K ? ST_Q8K_STRIDE(n) : ST_Q8_STRIDE(n), (many) == 1 ? 1 : count, y, ldy); \
     }
 
 MATVEC(st_mv_q8_0_1, Q8_0, 1)

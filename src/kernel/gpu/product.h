@@ -49,7 +49,7 @@
 
 struct product {
     uint n, row_bytes;
-    uint rows;         /* of a matrix */
+    uint rows;         /* of the matrix */
     uint tile;         /* rows of a tile */
     uint groups;       /* that share the tiles */
     uint total, chunk; /* 32-element blocks of a row and of a chunk of it */
@@ -59,9 +59,9 @@ struct product {
     bool whole;        /* a tile is one stretch of memory; rows are one chunk of whole words */
 };
 
-/* Which part of the work: tile, matrix (gate and up alternate), first block of the chunk. */
+/* Which part of the work: tile, first block of the chunk. */
 struct tile_part {
-    uint tile, matrix, from;
+    uint tile, from;
 };
 
 INLINE struct product describe(int type, uint n, uint rows, uint tile, uint groups)
@@ -82,16 +82,12 @@ INLINE struct product describe(int type, uint n, uint rows, uint tile, uint grou
     return p;
 }
 
-INLINE void advance(struct tile_part *at, const struct product *p, uint matrices)
+INLINE void advance(struct tile_part *at, const struct product *p)
 {
     at->from += p->chunk;
     if (at->from >= p->total) {
         at->from = 0;
-        at->matrix++;
-        if (at->matrix == matrices) {
-            at->matrix = 0;
-            at->tile += p->groups;
-        }
+        at->tile += p->groups;
     }
 }
 
@@ -347,12 +343,6 @@ INLINE float add_terms(int type, local const uint4 *terms, uint blocks, uint uni
     return acc;
 }
 
-/* A row number of the list, or m itself without one. */
-INLINE uint row_of(global const st_u32 *list, uint m)
-{
-    return list ? list[m] : m;
-}
-
 /* What the group does between two barriers: activation rows m0 .. m0 + batch - 1 with a part of the weights. */
 struct step {
     struct tile_part at;
@@ -361,8 +351,8 @@ struct step {
 
 /* Step 2. a: the activations of the unit, which are there already for one row and whole tiles. */
 INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, local uint4 *terms,
-                     const struct product *p, const struct step *now, global const uchar *x, uint stride,
-                     global const st_u32 *row, uint count, struct activations *a)
+                     const struct product *p, const struct step *now, global const uchar *x, uint stride, uint count,
+                     struct activations *a)
 {
     const uint item = st_item(), lanes = ITEMS / p->units, number = item % p->units, rows = tile_rows(p, &now->at);
     uint r = item / p->units;
@@ -376,17 +366,16 @@ INLINE void multiply(int type, bool whole, uint many, local const uint4 *tile, l
         for (uint i = 0; i < BATCH(many); i++)
             if (now->m0 + i < count) {
                 if (many > 1 || !whole)
-                    read_activations(type, x + (ulong)row_of(row, now->m0 + i) * stride, p->n,
+                    read_activations(type, x + (ulong)(now->m0 + i) * stride, p->n,
                                      now->at.from / UNIT_BLOCKS(type) + number, a);
                 put_terms(type, &u, a, terms + (i * p->tile + r) * p->vectors, number, p->units);
             }
     }
 }
 
-/* Step 3. sums, gates: one float per output and activation row, kept from chunk to chunk and from gate to up. */
-INLINE void add(int type, bool whole, uint many, uint matrices, local const uint4 *terms, local float *sums,
-                local float *gates, const struct product *p, const struct step *then, uint count, global float *y,
-                uint ldy, global const st_u32 *place)
+/* Step 3. sums: one float per output and activation row, kept from chunk to chunk. */
+INLINE void add(int type, bool whole, uint many, local const uint4 *terms, local float *sums, const struct product *p,
+                const struct step *then, uint count, global float *y, uint ldy)
 {
     const uint rows = tile_rows(p, &then->at), blocks = whole ? p->total : chunk_blocks(p, &then->at),
                r = st_item() - ITEMS;
@@ -400,20 +389,16 @@ INLINE void add(int type, bool whole, uint many, uint matrices, local const uint
                                     whole || then->at.from == 0 ? 0.0f : sums[output]);
         if (!whole && then->at.from + p->chunk < p->total)
             sums[output] = sum;
-        else if (matrices == 2 && then->at.matrix == 0)
-            gates[output] = st_siluf(sum);
         else
-            y[(ulong)row_of(place, m) * ldy + then->at.tile * p->tile + r] = matrices == 2 ? gates[output] * sum : sum;
+            y[(ulong)m * ldy + then->at.tile * p->tile + r] = sum;
     }
 }
 
-/* All tiles of this group. whole: p->whole, known when compiled. matrices: 1, or 2 for y = silu(first . x) * (second .
- * x). group: number of this group among p->groups. row: activation rows, place: output rows of the count columns, or 0
- * for 0, 1, ... */
-INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint4 *tiles, local uint4 *terms,
-                      local float *kept, const struct product *p, uint group, global const uchar *first,
-                      global const uchar *second, global const uchar *x, uint stride, global const st_u32 *row,
-                      uint count, global float *y, uint ldy, global const st_u32 *place)
+/* All tiles of this group: y[m] = w . x[m] for count activation rows. whole: p->whole, known when compiled. group: number
+ * of this group among p->groups. */
+INLINE void run_tiles(int type, bool whole, uint many, local uint4 *tiles, local uint4 *terms, local float *kept,
+                      const struct product *p, uint group, global const uchar *w, global const uchar *x, uint stride,
+                      uint count, global float *y, uint ldy)
 {
     const bool multiplies = st_item() < ITEMS;
     const uint end = (p->rows + p->tile - 1) / p->tile;
@@ -421,19 +406,19 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
     struct tile_part next;
     struct step now, then;
     next.tile = group;
-    next.matrix = next.from = 0;
+    next.from = 0;
     now.at = next;
     now.m0 = 0;
     then = now;
     for (uint i = 0; i + 1 < TILES; i++) {
         if (next.tile < end) {
-            stage(type, whole, many, tiles + i * TILE_VECTORS(type, many), p, &next, next.matrix ? second : first);
-            advance(&next, p, matrices);
+            stage(type, whole, many, tiles + i * TILE_VECTORS(type, many), p, &next, w);
+            advance(&next, p);
         }
         st_copies_commit();
     }
     if (many == 1 && whole && multiplies && st_item() / p->units < ITEMS / p->units)
-        read_activations(type, x + (ulong)row_of(row, 0) * stride, p->n, st_item() % p->units, &a);
+        read_activations(type, x, p->n, st_item() % p->units, &a);
     uint slot = 0, side = 0;
     bool pending = false;
     while (now.at.tile < end || pending) {
@@ -441,7 +426,7 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (TILES == 1) {
             st_barrier();
             if (works && now.m0 == 0)
-                stage(type, whole, many, tiles, p, &now.at, now.at.matrix ? second : first);
+                stage(type, whole, many, tiles, p, &now.at, w);
         }
         if (now.m0 == 0)
             st_copies_wait(0);
@@ -449,19 +434,17 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         if (TILES > 1 && works && now.m0 == 0) {
             if (next.tile < end) { /* into the place of the tile before this one */
                 const uint free_slot = slot == 0 ? TILES - 1 : slot - 1;
-                stage(type, whole, many, tiles + free_slot * TILE_VECTORS(type, many), p, &next,
-                      next.matrix ? second : first);
-                advance(&next, p, matrices);
+                stage(type, whole, many, tiles + free_slot * TILE_VECTORS(type, many), p, &next, w);
+                advance(&next, p);
             }
             st_copies_commit();
         }
         if (multiplies) {
             if (works)
                 multiply(type, whole, many, tiles + slot * TILE_VECTORS(type, many),
-                         terms + side * TERM_VECTORS(type, many), p, &now, x, stride, row, count, &a);
+                         terms + side * TERM_VECTORS(type, many), p, &now, x, stride, count, &a);
         } else if (pending) {
-            add(type, whole, many, matrices, terms + (side ^ 1) * TERM_VECTORS(type, many), kept,
-                kept + KEPT_FLOATS(many), p, &then, count, y, ldy, place);
+            add(type, whole, many, terms + (side ^ 1) * TERM_VECTORS(type, many), kept, p, &then, count, y, ldy);
         }
         then = now;
         pending = works;
@@ -469,30 +452,27 @@ INLINE void run_tiles(int type, bool whole, uint many, uint matrices, local uint
         now.m0 += BATCH(many);
         if (now.m0 >= count) {
             now.m0 = 0;
-            advance(&now.at, p, matrices);
+            advance(&now.at, p);
             slot = slot + 1 == TILES ? 0 : slot + 1;
         }
     }
 }
 
 /* Whole tiles and others are compiled apart: the former, which is what models have, then needs fewer registers. */
-INLINE void run_product(int type, uint many, uint matrices, local uint4 *tiles, local uint4 *terms, local float *kept,
-                        const struct product *p, uint group, global const uchar *first, global const uchar *second,
-                        global const uchar *x, uint stride, global const st_u32 *row, uint count, global float *y,
-                        uint ldy, global const st_u32 *place)
+INLINE void run_product(int type, uint many, local uint4 *tiles, local uint4 *terms, local float *kept,
+                        const struct product *p, uint group, global const uchar *w, global const uchar *x, uint stride,
+                        uint count, global float *y, uint ldy)
 {
     if (p->whole)
-        run_tiles(type, true, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y,
-                  ldy, place);
+        run_tiles(type, true, many, tiles, terms, kept, p, group, w, x, stride, count, y, ldy);
     else
-        run_tiles(type, false, many, matrices, tiles, terms, kept, p, group, first, second, x, stride, row, count, y,
-                  ldy, place);
+        run_tiles(type, false, many, tiles, terms, kept, p, group, w, x, stride, count, y, ldy);
 }
 
 /* A product kernel's local memory. */
 #define PRODUCT_MEMORY(type, many)                                                                                     \
     LOCAL_ARRAY(uint4, tiles, TILES *TILE_VECTORS(type, many));                                                        \
     LOCAL_ARRAY(uint4, terms, 2 * TERM_VECTORS(type, many));                                                           \
-    LOCAL_ARRAY(float, kept, 2 * KEPT_FLOATS(many))
+    LOCAL_ARRAY(float, kept, KEPT_FLOATS(many))
 
 #endif

@@ -1,10 +1,11 @@
-/* Small operations beside the products: each work-item has one element. Limit: the launch. */
+/* What a prompt does with every element of a product's output: the experts' activation, their weighted sum, the gates and the
+ * mean of streams. Each work-item has one element (windows do these steps inside their products, rows.h). Limit: the launch. */
 #include "dialect.h"
 
 #define GROUP 64
 
 /* h = silu(g) * u, [rows][width] in ld floats each; h may be g. grid: (ceil(width / 64), rows). */
-KERNEL(GROUP) st_any_silu_mul(global float *h, global const float *g, global const float *u, uint width, uint ldh, uint ld)
+KERNEL(GROUP) st_silu_mul(global float *h, global const float *g, global const float *u, uint width, uint ldh, uint ld)
 {
     const uint i = st_group() * GROUP + st_item(), row = st_group_y();
     if (i < width)
@@ -12,7 +13,7 @@ KERNEL(GROUP) st_any_silu_mul(global float *h, global const float *g, global con
 }
 
 /* y = sum over a row's choice, best first, of weight * o[where], then + shared * o[routed + row]. grid: (ceil(hidden / 64), rows). */
-KERNEL(GROUP) st_any_combine(global float *restrict y, global const float *restrict o, global const float *restrict weight,
+KERNEL(GROUP) st_combine_experts(global float *restrict y, global const float *restrict o, global const float *restrict weight,
                              global const int *restrict where, global const float *restrict shared, uint hidden, uint used,
                              uint routed)
 {
@@ -26,7 +27,7 @@ KERNEL(GROUP) st_any_combine(global float *restrict y, global const float *restr
 }
 
 /* lo = silu(lo / streams) (kind 0) or inj = 2 sigmoid(inj / streams) (kind 1), in place. grid: (ceil(count / 64), 1). */
-KERNEL(GROUP) st_any_gate(global float *restrict v, uint count, uint streams, uint kind)
+KERNEL(GROUP) st_stream_gate(global float *restrict v, uint count, uint streams, uint kind)
 {
     const uint i = st_group() * GROUP + st_item();
     if (i < count) {
@@ -36,7 +37,7 @@ KERNEL(GROUP) st_any_gate(global float *restrict v, uint count, uint streams, ui
 }
 
 /* m = mean over streams of sigmoid(gate) * x. grid: (ceil(hidden / 64), rows). */
-KERNEL(GROUP) st_any_mean(global float *restrict m, global const float *restrict gate, global const float *restrict x, uint hidden,
+KERNEL(GROUP) st_stream_mean(global float *restrict m, global const float *restrict gate, global const float *restrict x, uint hidden,
                           uint streams)
 {
     const uint i = st_group() * GROUP + st_item(), row = st_group_y();
