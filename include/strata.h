@@ -121,7 +121,10 @@ struct strata_engine_options {
     enum strata_kv kv;     /* storage of keys and values */
     const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
-    const char *mtp_path;  /* draft layer in a file of its own, or NULL */
+    const char *mtp_path;  /* draft layer in a file of its own; "auto": found beside the model, or in its own file; or NULL */
+    uint32_t drafts;       /* most guesses of tokens to come that a pass checks, up to 7: from the draft layer if there is one, and
+                            * from the text. Fewer where fewer pay. Default: none. No text depends on it */
+    float draft_min_p;     /* the draft layer stops guessing below this probability; default 0.5 */
     enum strata_mtp_norm mtp_norm; /* default: as the draft layer's file says, else the full vector */
 };
 
@@ -229,6 +232,8 @@ struct strata_request {
 struct strata_stats {
     size_t prompt_tokens, reused_tokens, read_tokens, generated_tokens;
     double read_seconds, generate_seconds;
+    size_t passes;                          /* that computed the answer's tokens behind the first one */
+    size_t drafted_tokens, accepted_tokens; /* guesses that were checked, and those that were right */
 };
 
 /* Reads the prompt and generates. The session then holds prompt and answer. stats may be NULL; it is filled on failure too.

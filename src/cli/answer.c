@@ -156,4 +156,8 @@ void st_answer_stats(const struct st_answer *a)
             "prompt %zu tokens = %zu reused + %zu read in %.0f ms (%.1f tok/s), %zu generated in %.0f ms (%.1f tok/s)\n",
             s->prompt_tokens, s->reused_tokens, s->read_tokens, s->read_seconds * 1e3, rate(s->read_tokens, s->read_seconds),
             s->generated_tokens, s->generate_seconds * 1e3, rate(s->generated_tokens, s->generate_seconds));
+    if (s->drafted_tokens)
+        fprintf(stderr, "drafts: %zu of %zu accepted (%.0f %%), %.2f tokens a pass\n", s->accepted_tokens, s->drafted_tokens,
+                100.0 * (double)s->accepted_tokens / (double)s->drafted_tokens,
+                (double)(s->passes + s->accepted_tokens) / (double)s->passes);
 }

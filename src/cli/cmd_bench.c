@@ -309,9 +309,10 @@ static int bench(struct bench_args *a)
 
 int st_cmd_bench(int argc, char **argv)
 {
-    struct bench_args a = {.prompts = "512", .generations = "128", .depths = "0", .repetitions = 5};
+    struct bench_args a = {.engine = ST_ENGINE_ARGS, .prompts = "512", .generations = "128", .depths = "0", .repetitions = 5};
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(a.engine),
+        ST_SPEC_OPTIONS(a.engine),
         ST_TEXT("n-prompt", 'p', &a.prompts, "N,...", "prompts of N tokens, 0: none (default: 512)"),
         ST_TEXT("n-gen", 'n', &a.generations, "N,...", "generations of N tokens, 0: none (default: 128)"),
         ST_TEXT("n-depth", 'd', &a.depths, "N,...", "tokens that are there before a test (default: 0)"),

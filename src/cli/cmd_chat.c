@@ -173,7 +173,7 @@ static int talk(struct chat *c)
 
 int st_cmd_chat(int argc, char **argv)
 {
-    struct st_engine_args engine = {0};
+    struct st_engine_args engine = ST_ENGINE_ARGS;
     struct st_sampling_args sampling;
     const char *system = NULL, *session = NULL;
     int64_t predict = -1;
@@ -181,6 +181,7 @@ int st_cmd_chat(int argc, char **argv)
     st_sampling_args_init(&sampling);
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(engine),
+        ST_SPEC_OPTIONS(engine),
         ST_TEXT("system", 0, &system, "TEXT", "system message before the conversation"),
         ST_TEXT("session", 0, &session, "FILE",
                 "conversations are kept in FILE.json and the state of the last one in FILE, and go on from there"),

@@ -190,9 +190,10 @@ static int plan(const struct plan_args *a)
 
 int st_cmd_plan(int argc, char **argv)
 {
-    struct plan_args a = {0};
+    struct plan_args a = {.engine = ST_ENGINE_ARGS};
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(a.engine),
+        ST_SPEC_OPTIONS(a.engine),
         ST_FLAG("json", 0, &a.json, "one JSON object, sizes in bytes"),
     };
     struct st_usage usage = {

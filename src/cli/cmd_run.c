@@ -80,10 +80,12 @@ static json_t *ids_json(const int32_t *ids, size_t count)
 
 static int print_json(const struct strata_request *q, struct st_answer *a)
 {
-    json_t *stats = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)a->stats.prompt_tokens,
+    json_t *stats = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I}", "prompt_tokens", (json_int_t)a->stats.prompt_tokens,
                               "reused_tokens", (json_int_t)a->stats.reused_tokens, "read_tokens",
                               (json_int_t)a->stats.read_tokens, "generated_tokens", (json_int_t)a->stats.generated_tokens,
-                              "read_seconds", a->stats.read_seconds, "generate_seconds", a->stats.generate_seconds);
+                              "read_seconds", a->stats.read_seconds, "generate_seconds", a->stats.generate_seconds, "passes",
+                              (json_int_t)a->stats.passes, "drafted_tokens", (json_int_t)a->stats.drafted_tokens,
+                              "accepted_tokens", (json_int_t)a->stats.accepted_tokens);
     json_t *out = json_pack("{s:s%, s:o, s:O, s:s, s:I, s:o}", "text", a->text ? a->text : "", a->size, "prompt_ids",
                             ids_json(q->ids, q->count), "ids", a->ids, "end", st_end_name(a->end), "seed",
                             (json_int_t)q->sampling.seed, "stats", stats);
@@ -156,10 +158,11 @@ static int run(const struct run_args *a)
 
 int st_cmd_run(int argc, char **argv)
 {
-    struct run_args a = {.predict = -1};
+    struct run_args a = {.engine = ST_ENGINE_ARGS, .predict = -1};
     st_sampling_args_init(&a.sampling);
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(a.engine),
+        ST_SPEC_OPTIONS(a.engine),
         ST_TEXT("prompt", 'p', &a.prompt, "TEXT", "the prompt"),
         ST_TEXT("file", 'f', &a.file, "FILE", "the prompt is this file, - for standard input"),
         ST_TEXT("ids", 0, &a.ids, "FILE", "the prompt is these token ids (numbers, or a JSON array)"),

@@ -16,9 +16,10 @@ static enum strata_result make(void *user, struct st_backend **out, struct strat
 
 int st_cmd_serve(int argc, char **argv)
 {
-    struct st_engine_args a = {0};
+    struct st_engine_args a = ST_ENGINE_ARGS;
     const struct st_opt options[] = {
         ST_ENGINE_OPTIONS(a),
+        ST_SPEC_OPTIONS(a),
         ST_TEXT("session-dir", 0, &a.session_dir, "DIR",
                 "folder for conversations that others take the place of, and for /slots; they outlive the server"),
         ST_SIZE("session-disk", 0, &a.session_disk, 1, 1e18, "SIZE", "bytes that such conversations may take there (default: 16G)"),

@@ -3,6 +3,7 @@
 #include "cli/common.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 #include "base/result.h"
 #include "base/utf8.h"
 #include "engine/engine.h"
+
+enum { DRAFTS_WITH_LAYER = 3 };
 
 const char *const st_kv_names[] = {
     [STRATA_KV_F16] = "f16", [STRATA_KV_F32] = "f32", [STRATA_KV_INT8] = "int8", [STRATA_KV_Q4] = "q4", NULL};
@@ -63,6 +66,9 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .kv = (enum strata_kv)a->kv,
         .cpu = a->cpu,
         .fp32 = a->fp32,
+        .mtp_path = a->mtp,
+        .drafts = (uint32_t)(a->spec >= 0 ? a->spec : a->mtp ? DRAFTS_WITH_LAYER : 0),
+        .draft_min_p = a->spec_min_p > 0 ? (float)a->spec_min_p : FLT_MIN, /* 0 is the engine's default */
     };
     return STRATA_OK;
 }

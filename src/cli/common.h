@@ -7,6 +7,7 @@
 
 #include "cli/device_list.h"
 #include "cli/options.h"
+#include "engine/adapt.h"
 
 /* ---- model and engine ---- */
 
@@ -20,7 +21,12 @@ struct st_engine_args {
     uint64_t ram_limit, session_ram, session_disk;
     int kv; /* enum strata_kv, index into st_kv_names */
     bool fp32;
+    const char *mtp; /* NULL, "auto" or a file */
+    int64_t spec;    /* -1: not given */
+    double spec_min_p;
 };
+/* What nothing given means. */
+#define ST_ENGINE_ARGS {.spec = -1, .spec_min_p = 0.5}
 extern const char *const st_kv_names[];
 
 #define ST_MODEL_OPTION(a) ST_TEXT("model", 'm', &(a).model, "FILE", "the model: any shard of a GGUF file")
@@ -48,6 +54,15 @@ extern const char *const st_kv_names[];
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
     ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
+
+/* Of commands that generate text. */
+#define ST_SPEC_OPTIONS(a) \
+    ST_TEXT("mtp", 0, &(a).mtp, "FILE", "draft layer of the model, auto: the file beside the model that has it"), \
+    ST_INT("spec", 0, &(a).spec, 0, ST_GUESSES_MAX, "N", \
+           "most drafts that a pass checks, from the draft layer and from the text; fewer where fewer pay (default: 3 with " \
+           "--mtp, else 0)"), \
+    ST_NUMBER("spec-min-p", 0, &(a).spec_min_p, 0, 1, "P", \
+              "the draft layer stops at a token less probable than P (default: 0.5)")
 
 /* The options for the engine. */
 enum strata_result st_engine_options(const struct st_engine_args *a, struct strata_engine_options *out, struct strata_error *err);

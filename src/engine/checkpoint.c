@@ -178,10 +178,15 @@ enum strata_result st_checkpoint_take(struct strata_session *s, struct strata_er
     return r;
 }
 
+uint32_t st_checkpoint_left(const struct strata_session *s)
+{
+    uint32_t last = s->points ? s->point[s->points - 1]->tokens : 0, since = s->count - last;
+    return since < ST_CHECKPOINT_EVERY ? ST_CHECKPOINT_EVERY - since : 0;
+}
+
 bool st_checkpoint_due(const struct strata_session *s)
 {
-    uint32_t last = s->points ? s->point[s->points - 1]->tokens : 0;
-    return s->count - last >= ST_CHECKPOINT_EVERY;
+    return st_checkpoint_left(s) == 0;
 }
 
 /* ---- going back ---- */

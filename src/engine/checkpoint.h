@@ -35,6 +35,8 @@ enum strata_result st_checkpoint_take(struct strata_session *s, struct strata_er
 
 /* Whether the session is ST_CHECKPOINT_EVERY tokens behind its last checkpoint. */
 bool st_checkpoint_due(const struct strata_session *s);
+/* How many tokens before that; 0: due. */
+uint32_t st_checkpoint_left(const struct strata_session *s);
 
 /* Adds a checkpoint from elsewhere behind those that the session has, where there is room. state: as st_state_read
  * gives the fixed pieces; copied. */

@@ -9,6 +9,7 @@
 #include "engine/expert_store.h"
 #include "engine/park.h"
 #include "engine/session_file.h"
+#include "engine/speculate.h"
 
 static const uint64_t DEFAULT_SESSION_DISK = 16ull << 30;
 
@@ -54,11 +55,15 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
         return st_fail(err, STRATA_E_ARGUMENT, "%u sessions are above %d", o->sessions, SESSIONS_MAX);
     if (o->prefill > o->context)
         o->prefill = o->context;
+    if (o->drafts >= ST_HELD_ROWS)
+        return st_fail(err, STRATA_E_ARGUMENT, "%u drafts are above %d", o->drafts, ST_HELD_ROWS - 1);
+    if (!(o->draft_min_p >= 0 && o->draft_min_p <= 1))
+        return st_fail(err, STRATA_E_ARGUMENT, "the least probability of a draft, %g, is not in 0..1", (double)o->draft_min_p);
     return STRATA_OK;
 }
 
-/* The arrays of a pass of n rows; *numbers: of the n-gram rows, [n][heads]. */
-static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struct st_bump *b, uint64_t **numbers)
+/* The arrays of a pass of n rows; *numbers: of the n-gram rows, [n][heads]; *wide: residuals for the draft layer, [n][wide]. */
+static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struct st_bump *b, uint64_t **numbers, float **wide)
 {
     struct st_rows rows = {.slot = st_bump_take(b, n, sizeof(int32_t)),
                            .pos = st_bump_take(b, n, sizeof(int32_t)),
@@ -70,6 +75,7 @@ static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struc
                            .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
                            .embd_row = st_bump_take(b, n, 1)};
     *numbers = NULL;
+    *wide = e->options.drafts && e->dims.draft ? st_bump_take(b, n, e->dims.wide * sizeof(float)) : NULL;
     if (e->ngram.hash) {
         rows.ngram = e->ngram_io ? st_ngram_io_data(e->ngram_io) : NULL;
         rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
@@ -89,11 +95,11 @@ static struct st_model_options bind_options(const struct strata_engine *e)
 static enum strata_result open_rows(struct strata_engine *e, struct strata_error *err)
 {
     struct st_bump b = {0};
-    take_rows(e, e->placement.rows, &b, &e->ngram_rows);
+    take_rows(e, e->placement.rows, &b, &e->ngram_rows, &e->draft_wide);
     if (b.overflow || !(e->row_memory = aligned_alloc(64, b.peak)))
         return st_fail(err, STRATA_E_MEMORY, "no memory for passes of %u rows", e->placement.rows);
     b = (struct st_bump){.base = e->row_memory};
-    e->rows = take_rows(e, e->placement.rows, &b, &e->ngram_rows);
+    e->rows = take_rows(e, e->placement.rows, &b, &e->ngram_rows, &e->draft_wide);
     return STRATA_OK;
 }
 
@@ -102,8 +108,9 @@ uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement)
     const struct strata_engine *e = user;
     struct st_bump b = {0};
     uint64_t *numbers;
-    take_rows(e, placement->rows, &b, &numbers);
-    uint64_t ids = (uint64_t)placement->slots * placement->context * sizeof(int32_t);
+    float *wide;
+    take_rows(e, placement->rows, &b, &numbers, &wide);
+    uint64_t ids = (uint64_t)placement->slots * placement->context * sizeof(int32_t) + placement->slots * st_spec_bytes(e);
     uint64_t ngram = e->ngram.hash ? st_ngram_io_bytes((uint32_t)e->ngram.table->row_bytes,
                                                        (size_t)placement->rows * e->ngram.hash->heads, NGRAM_CACHE_ROWS)
                                    : 0;
@@ -193,11 +200,13 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     e->images = images;
     e->options = options ? *options : defaults;
     enum strata_result r = STRATA_OK;
-    if (e->options.mtp_path) {
-        r = st_gguf_open(e->options.mtp_path, &e->draft_gguf, err);
-        if (!r && !(e->options.mtp_path = e->mtp_path = strdup(e->options.mtp_path)))
-            r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
-    }
+    if (e->options.mtp_path && strcmp(e->options.mtp_path, "auto") == 0)
+        r = st_find_draft_file(model, &e->mtp_path, err);
+    else if (e->options.mtp_path && !(e->mtp_path = strdup(e->options.mtp_path)))
+        r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
+    e->options.mtp_path = e->mtp_path;
+    if (!r && e->mtp_path)
+        r = st_gguf_open(e->mtp_path, &e->draft_gguf, err);
     if (!r && e->options.session_dir && !(e->options.session_dir = e->session_dir = strdup(e->options.session_dir)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
     if (!r)
@@ -225,7 +234,7 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     e->options.cpu = e->kernels.name;
     e->asked_prefill = e->options.prefill;
     e->placement = (struct st_placement){
-        .slots = e->options.sessions, .context = e->options.context, .kv = kv_type(e->options.kv)};
+        .slots = e->options.sessions, .context = e->options.context, .kv = kv_type(e->options.kv), .hold = e->options.drafts > 0};
     return make_plan(e, ST_PREFILL_MAX, predict, err);
 }
 
@@ -356,6 +365,7 @@ static void set_rows(struct strata_engine *e, size_t n)
     rows->n = (int32_t)n;
     rows->n_stream = (int32_t)(n * (e->dims.wide / e->dims.hidden));
     rows->n_spans = 1;
+    rows->mode = ST_ROWS_ADVANCE;
     rows->span[0] = 0;
     for (size_t i = 1; i <= n; i++)
         rows->span[i] = (int32_t)n; /* spans that do not exist are empty */
@@ -435,11 +445,121 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
     return STRATA_OK;
 }
 
+enum strata_result st_session_window(struct strata_session *s, const int32_t *ids, size_t n, float *wide,
+                                     struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    enum strata_result r = check_ids(e, ids, n, err);
+    if (!r)
+        r = st_session_ready(s, err);
+    if (r)
+        return r;
+    if (n < 1 || n > ST_HELD_ROWS || (n > 1 && !e->placement.hold))
+        return st_fail(err, STRATA_E_INTERNAL, "a window of %zu rows", n);
+    if (n > e->options.context - s->count)
+        return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count, n,
+                       e->options.context);
+    memcpy(s->ids + s->count, ids, n * sizeof *ids);
+    struct st_input in = {.ids = ids, .count = n};
+    struct st_output out = {.all_logits = true, .wide = wide};
+    /* A single row is always kept, so its state moves on at once. */
+    struct st_flow flow = {.session = s, .in = &in, .out = &out, .chunk = n, .hold = n > 1, .window = true};
+    size_t done = 0;
+    e->logits_of = NULL;
+    r = st_pipeline_run(e, &flow, &done, err);
+    if (r) {
+        st_engine_find_lost(e);
+        st_session_forget(s);
+    } else {
+        s->held = (uint32_t)n;
+    }
+    return r;
+}
+
+enum strata_result st_session_commit(struct strata_session *s, size_t keep, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    struct st_input in = {.ids = s->ids + s->count, .count = keep};
+    enum strata_result r = STRATA_OK;
+    if (keep < 1 || keep > s->held)
+        return st_fail(err, STRATA_E_INTERNAL, "%zu of %u rows of a window to keep", keep, s->held);
+    if (s->held > 1) {
+        int begun = 0;
+        st_engine_fill_rows(s, &in, 0, keep);
+        e->rows.mode = ST_ROWS_COMMIT;
+        struct st_pass pass = {.part = ST_PART_TRUNK, .rows = &e->rows};
+        for (; begun < e->n_stages && !r; begun++)
+            r = e->stages[begun]->ops->begin(e->stages[begun], &pass, err);
+        for (int i = 0; i < e->n_stages && !r; i++)
+            r = e->stages[i]->ops->finish(e->stages[i], err);
+        for (int i = 0; i < begun && r; i++)
+            e->stages[i]->ops->drop(e->stages[i]);
+    }
+    s->held = 0;
+    if (r) {
+        st_engine_find_lost(e);
+        st_session_forget(s);
+        return r;
+    }
+    hold(s, &in, keep);
+    e->logits += (keep - 1) * e->dims.vocabulary;
+    e->logits_of = s;
+    return STRATA_OK;
+}
+
+/* One pass of the draft layer over rows [from, from + n). */
+static enum strata_result draft_pass(struct strata_session *s, const struct st_draft_rows *d, size_t from, size_t n,
+                                     struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    struct st_rows *rows = &e->rows;
+    size_t vocabulary = e->dims.vocabulary, width = e->dims.wide;
+    bool last = from + n == d->count, all = !d->last_only;
+    for (size_t i = 0; i < n; i++) {
+        rows->slot[i] = (int32_t)s->slot;
+        rows->pos[i] = (int32_t)(d->first + from + i);
+        rows->token[i] = d->ids[from + i];
+        rows->embd_row[i] = 0;
+        text_axis(rows->axis + 3 * i, rows->pos[i]);
+    }
+    set_rows(e, n);
+    rows->n_out = 0;
+    for (size_t i = all ? 0 : n - 1; i < n && d->logits && (all || last); i++)
+        rows->out[rows->n_out++] = (int32_t)i;
+    struct st_stage *stage = e->stages[e->n_stages - 1];
+    /* A row's residual may be asked for where the row lay: what goes in has been taken by then. */
+    struct st_pass pass = {.part = ST_PART_DRAFT,
+                           .rows = rows,
+                           .wide_in = d->wide + from * width,
+                           .wide_out = !d->wide_out ? NULL : all ? d->wide_out + from * width : last ? e->draft_wide : NULL};
+    enum strata_result r = st_stage_run(stage, &pass, err);
+    if (r)
+        return r;
+    if (d->logits && (all || last))
+        memcpy(d->logits + (all ? from * vocabulary : 0), stage->logits, (size_t)rows->n_out * vocabulary * sizeof(float));
+    if (d->wide_out && !all && last)
+        memcpy(d->wide_out, e->draft_wide + (n - 1) * width, width * sizeof(float));
+    return STRATA_OK;
+}
+
+enum strata_result st_session_draft_rows(struct strata_session *s, const struct st_draft_rows *d, struct strata_error *err)
+{
+    struct strata_engine *e = s->engine;
+    size_t most = d->logits && !d->last_only ? e->placement.out_rows : e->placement.rows;
+    enum strata_result r = STRATA_OK;
+    if (d->logits)
+        e->logits_of = NULL; /* a stage has one place for logits */
+    for (size_t from = 0; from < d->count && !r; from += most)
+        r = draft_pass(s, d, from, d->count - from < most ? d->count - from : most, err);
+    if (r)
+        st_engine_find_lost(e);
+    return r;
+}
+
 enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
                                     size_t count, float *logits, float *wide_out, struct strata_error *err)
 {
     struct strata_engine *e = s->engine;
-    struct st_rows *rows = &e->rows;
     if (!e->dims.draft)
         return st_fail(err, STRATA_E_MODEL, "%s: the model has no draft layer", e->model->gguf->path);
     enum strata_result r = check_ids(e, ids, count, err);
@@ -449,33 +569,9 @@ enum strata_result st_session_draft(struct strata_session *s, uint32_t first, co
         return r;
     if (first > e->options.context || count > e->options.context - first)
         return st_fail(err, STRATA_E_LIMIT, "draft rows %u.. do not fit in the context of %u", first, e->options.context);
-    size_t chunk = e->placement.out_rows, vocabulary = e->dims.vocabulary, width = e->dims.wide;
-    for (size_t from = 0; from < count; from += chunk) {
-        size_t n = count - from < chunk ? count - from : chunk;
-        for (size_t i = 0; i < n; i++) {
-            rows->slot[i] = (int32_t)s->slot;
-            rows->pos[i] = (int32_t)(first + from + i);
-            rows->token[i] = ids[from + i];
-            rows->embd_row[i] = 0;
-            text_axis(rows->axis + 3 * i, rows->pos[i]);
-            rows->out[i] = (int32_t)i;
-        }
-        set_rows(e, n);
-        rows->n_out = logits ? (int32_t)n : 0;
-        struct st_stage *last = e->stages[e->n_stages - 1];
-        struct st_pass pass = {.part = ST_PART_DRAFT,
-                               .rows = rows,
-                               .wide_in = wide + from * width,
-                               .wide_out = wide_out ? wide_out + from * width : NULL};
-        r = st_stage_run(last, &pass, err);
-        if (r) {
-            st_engine_find_lost(e);
-            return r;
-        }
-        if (logits)
-            memcpy(logits + from * vocabulary, last->logits, n * vocabulary * sizeof(float));
-    }
-    return STRATA_OK;
+    struct st_draft_rows d = {
+        .first = first, .count = count, .ids = ids, .wide = wide, .logits = logits, .wide_out = wide_out};
+    return st_session_draft_rows(s, &d, err);
 }
 
 uint64_t st_engine_bytes(const struct strata_engine *e)

@@ -68,6 +68,7 @@ struct strata_engine {
     struct st_ngram_table ngram;
     struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
     uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
+    float *draft_wide;            /* [rows][wide] residuals for the draft layer; NULL unless it drafts */
     struct strata_session **slot; /* [sessions]: who has it, or NULL */
     bool broken;                  /* a device was lost: the stages are opened again before the next pass */
     struct st_lost_device lost[ST_STAGES_MAX]; /* since the engine was created; an automatic choice leaves them out */
@@ -88,6 +89,8 @@ struct strata_session {
     int32_t *ids; /* [context] */
     uint32_t count;
     bool unclear;      /* the recurrent state could not be cleared: that must come before the next pass */
+    uint32_t held;     /* rows of a window that were computed and wait for st_session_commit */
+    struct st_spec *spec; /* NULL: no drafts */
     int32_t next_axis; /* rotary position of the next text token: count plus what images have taken off */
     struct st_checkpoint *point[ST_SESSION_POINTS]; /* ascending */
     int points;
@@ -123,10 +126,33 @@ enum strata_result st_engine_create(const struct strata_model *model, const stru
 enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
                                    struct strata_error *err);
 
+/* Computes n tokens (1 to ST_HELD_ROWS) behind those that the session holds, without holding them: e->logits then has the
+ * logits of each, [n][vocabulary], and wide, unless NULL, what the last layer left of each, [n][wide]. Nothing but
+ * st_session_commit may follow: the session then holds the first keep of them (1 to n), with the bits that it would have if they
+ * had come one by one. A failure of either makes the session forget what it holds. */
+enum strata_result st_session_window(struct strata_session *s, const int32_t *ids, size_t n, float *wide,
+                                     struct strata_error *err);
+enum strata_result st_session_commit(struct strata_session *s, size_t keep, struct strata_error *err);
+
 /* Draft rows first .. first + count - 1 of the session's draft state: row i pairs the trunk's residual at position i (wide)
  * with ids[i], the token after it. logits [count][vocabulary] and wide_out [count][wide] may be NULL. */
 enum strata_result st_session_draft(struct strata_session *s, uint32_t first, const int32_t *ids, const float *wide,
                                     size_t count, float *logits, float *wide_out, struct strata_error *err);
+
+/* The same for some rows of a session that is ready, ids checked: a pass of the draft layer. */
+struct st_draft_rows {
+    uint32_t first;
+    size_t count;
+    const int32_t *ids;
+    const float *wide;
+    bool last_only;          /* logits and wide_out of the last row alone */
+    float *logits, *wide_out; /* may be NULL */
+};
+enum strata_result st_session_draft_rows(struct strata_session *s, const struct st_draft_rows *d, struct strata_error *err);
+
+/* The file of the draft layer beside the model's, freed by the caller; NULL where the model's own file has the layer. None is
+ * STRATA_E_IO. */
+enum strata_result st_find_draft_file(const struct strata_model *m, char **out, struct strata_error *err);
 
 /* What the model's file recommends for sampling (general.sampling.*), with temperature 0.7, top-k 40 and top-p 0.95 where it
  * says nothing. */

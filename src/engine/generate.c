@@ -5,6 +5,7 @@
 
 #include "engine/park.h"
 #include "engine/sampler.h"
+#include "engine/speculate.h"
 #include "text/stop.h"
 
 struct answer {
@@ -137,14 +138,13 @@ static enum strata_result flush(struct answer *a)
     return r;
 }
 
-/* Picks the next token from the session's last logits and shows it. */
-static enum strata_result pick_token(struct answer *a, int32_t *token)
+/* Picks the token of a position from the logits of the one before, and shows it. */
+static enum strata_result pick_token(struct answer *a, const float *logits, uint64_t position, int32_t *token)
 {
-    struct strata_session *s = a->session;
-    const struct strata_model *m = s->engine->model;
+    const struct strata_model *m = a->session->engine->model;
     struct st_pick pick;
     struct st_bytes text = {.data = "", .size = 0};
-    enum strata_result r = st_sampler_pick(a->sampler, s->engine->logits, s->count, &pick, a->err);
+    enum strata_result r = st_sampler_pick(a->sampler, logits, position, &pick, a->err);
     if (!r)
         r = st_sampler_accept(a->sampler, &pick.token, 1, a->err);
     if (r)
@@ -158,33 +158,58 @@ static enum strata_result pick_token(struct answer *a, int32_t *token)
     a->stats->generated_tokens++;
     if (m->tokenizer)
         r = st_decoder_push(&a->decoder, pick.token, &text, a->err);
-    return r ? r : show(a, &pick, text.data, text.size);
+    if (!r)
+        r = show(a, &pick, text.data, text.size);
+    if (!r && !a->ended && a->request->max_tokens && a->stats->generated_tokens >= a->request->max_tokens)
+        finish(a, STRATA_END_LENGTH);
+    return r;
+}
+
+/* One pass: the token that was picked last and guesses of what follows. Rows are kept as long as each one picks what the next
+ * one holds, so the sampler sees the tokens that it would see without guesses. */
+static enum strata_result next_tokens(struct answer *a, int32_t *token)
+{
+    struct strata_session *s = a->session;
+    const struct strata_request *q = a->request;
+    uint32_t count = s->count;
+    size_t most = s->engine->options.context - count, kept = 0, left = st_checkpoint_left(s);
+    struct st_window w;
+    if (left && left < most) /* checkpoints are where they would be without guesses */
+        most = left;
+    if (q->max_tokens && q->max_tokens - a->stats->generated_tokens < most)
+        most = q->max_tokens - a->stats->generated_tokens;
+    enum strata_result r = st_spec_window(s, *token, most, &w, a->err);
+    if (r)
+        return r;
+    do {
+        r = pick_token(a, s->engine->logits + kept * s->engine->dims.vocabulary, (uint64_t)count + kept + 1, token);
+        kept++;
+    } while (!r && !a->ended && kept < w.n && *token == w.ids[kept]);
+    a->stats->passes++;
+    a->stats->drafted_tokens += w.n - 1;
+    a->stats->accepted_tokens += kept - 1;
+    /* After a failure too: what was shown is what the session holds. */
+    struct strata_error later;
+    enum strata_result end = st_spec_commit(s, &w, kept, a->ended, r ? &later : a->err);
+    return r ? r : end;
 }
 
 static enum strata_result answer_tokens(struct answer *a)
 {
     struct strata_session *s = a->session;
-    const struct strata_request *q = a->request;
     double start = now();
-    enum strata_result r = STRATA_OK;
-    while (!a->ended && !r) {
-        int32_t token;
-        r = pick_token(a, &token);
-        a->stats->generate_seconds = now() - start;
-        if (r || a->ended)
-            break;
-        if (q->max_tokens && a->stats->generated_tokens >= q->max_tokens) {
-            finish(a, STRATA_END_LENGTH);
-        } else if (s->count == s->engine->options.context) {
+    int32_t token;
+    enum strata_result r = pick_token(a, s->engine->logits, s->count, &token);
+    while (!r && !a->ended) {
+        if (s->count == s->engine->options.context)
             finish(a, STRATA_END_CONTEXT);
-        } else {
-            struct st_input in = {.ids = &token, .count = 1};
-            r = st_session_eval(s, &in, &(struct st_output){0}, a->err);
-            if (!r && st_checkpoint_due(s))
-                r = st_checkpoint_take(s, a->err);
-            a->stats->generate_seconds = now() - start;
-        }
+        else
+            r = next_tokens(a, &token);
+        if (!r && st_checkpoint_due(s))
+            r = st_checkpoint_take(s, a->err);
+        a->stats->generate_seconds = now() - start;
     }
+    a->stats->generate_seconds = now() - start;
     return r;
 }
 

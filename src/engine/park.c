@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "engine/session_file.h"
+#include "engine/speculate.h"
 
 enum { ALL = ST_STATE_FIXED | ST_STATE_GROWING, MANY_TOKENS = 1024 };
 
@@ -392,6 +393,8 @@ static enum strata_result put(struct strata_session *s, bool in_file, struct str
     struct strata_engine *e = s->engine;
     struct st_park *park = e->park;
     enum strata_result r = st_session_ready(s, err);
+    if (!r)
+        r = st_spec_settle(s, err);
     struct parked *p = NULL;
     while (!r && s->count && !(p = new_parked(e, s->count)) && st_park_make_room(e))
         ;
@@ -476,6 +479,7 @@ static enum strata_result take(struct strata_session *s, struct parked *p, bool 
     }
     s->count = p->tokens;
     s->next_axis = p->next_axis;
+    st_spec_restored(s);
     for (int i = 0; i < p->points; i++)
         s->point[s->points++] = st_checkpoint_share(p->point[i]);
     *taken = true;

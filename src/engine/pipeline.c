@@ -9,6 +9,7 @@
  * Every stage computes the chunks in order, so the result has the same bits as one chunk after the other. A single
  * chunk, which is what every window of an answer is, goes through the stages one by one. */
 #include "engine/pipeline.h"
+#include "engine/speculate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,8 +105,15 @@ static bool wants_logits(const struct run *p, size_t chunk)
     return p->flow->out->all_logits || (chunk + 1) * p->flow->chunk >= p->flow->in->count;
 }
 
+/* Where the last stage leaves the residual of a chunk that begins with token first of the evaluation; NULL: nowhere. */
+static float *wide_of(const struct run *p, size_t first)
+{
+    const struct st_output *out = p->flow->out;
+    return out->wide ? out->wide + first * p->e->dims.wide : p->e->draft_wide;
+}
+
 /* A chunk has left the last stage. */
-static void leave(struct run *p, size_t chunk)
+static enum strata_result leave(struct run *p, size_t chunk, struct strata_error *err)
 {
     struct strata_engine *e = p->e;
     const struct st_output *out = p->flow->out;
@@ -117,9 +125,14 @@ static void leave(struct run *p, size_t chunk)
             memcpy(out->logits + (out->all_logits ? first : 0) * vocabulary, e->logits,
                    (out->all_logits ? n : 1) * vocabulary * sizeof(float));
     }
+    struct strata_session *s = p->flow->session;
+    enum strata_result r = STRATA_OK;
+    if (s->spec && !p->flow->window)
+        r = st_spec_follow(s, s->count + (uint32_t)first, n, wide_of(p, first), s->count + (uint32_t)p->flow->in->count, err);
     /* Chunks under way go through to the end, so that all stages agree on what they hold. */
     if (out->chunk_done && !out->chunk_done(out->user, p->done) && p->chunks > p->begun[0])
         p->chunks = p->begun[0];
+    return r;
 }
 
 /* Waits until the stage has finished count chunks. */
@@ -130,7 +143,7 @@ static enum strata_result finish_to(struct run *p, int stage, size_t count, stru
     while (p->finished[stage] < count && !r) {
         r = s->ops->finish(s, err);
         if (!r && stage == p->e->n_stages - 1)
-            leave(p, p->finished[stage]);
+            r = leave(p, p->finished[stage], err);
         p->finished[stage]++;
     }
     return r;
@@ -164,13 +177,13 @@ static enum strata_result give(struct run *p, int stage, size_t chunk, struct st
         return r;
     st_engine_fill_rows(p->flow->session, p->flow->in, first, n);
     struct st_rows *rows = &e->rows;
+    rows->mode = p->flow->hold ? ST_ROWS_HOLD : ST_ROWS_ADVANCE;
     for (size_t i = out->all_logits ? 0 : n - 1; i < n && wants_logits(p, chunk); i++)
         rows->out[rows->n_out++] = (int32_t)i;
     struct st_pass pass = {.part = ST_PART_TRUNK,
                            .rows = rows,
                            .wide_in = stage ? e->hand_off[stage - 1][chunk % ST_STAGE_PASSES].wide : NULL,
-                           .wide_out = last ? out->wide ? out->wide + first * wide : NULL
-                                            : e->hand_off[stage][chunk % ST_STAGE_PASSES].wide,
+                           .wide_out = last ? wide_of(p, first) : e->hand_off[stage][chunk % ST_STAGE_PASSES].wide,
                            .ngram = e->ngram_io,
                            .residuals = out->residuals,
                            .residual_stride = p->flow->in->count * wide,
@@ -187,12 +200,14 @@ static enum strata_result give(struct run *p, int stage, size_t chunk, struct st
 static enum strata_result advance(struct run *p, int stage, size_t chunk, struct strata_error *err)
 {
     int stages = p->e->n_stages;
+    /* Where the last stage leaves logits or residuals of every chunk, it has one chunk at a time. */
+    bool alone = p->flow->out->all_logits || p->flow->session->spec;
     size_t free_after = chunk < ST_STAGE_PASSES ? 0 : chunk + 1 - ST_STAGE_PASSES;
     enum strata_result r = stage > 0 ? finish_to(p, stage - 1, chunk + 1, err) : STRATA_OK;
     if (!r && stage + 1 < stages)
         r = finish_to(p, stage + 1, free_after, err);
     if (!r)
-        r = finish_to(p, stage, stage == stages - 1 && p->flow->out->all_logits ? chunk : free_after, err);
+        r = finish_to(p, stage, stage == stages - 1 && alone ? chunk : free_after, err);
     return r || chunk >= p->chunks ? r : give(p, stage, chunk, err);
 }
 

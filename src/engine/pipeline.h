@@ -11,6 +11,8 @@ struct st_flow {
     const struct st_input *in; /* its ids lie in the session already */
     const struct st_output *out;
     size_t chunk; /* rows of a chunk; the last one has what is left */
+    bool window;  /* the only chunk is a window of an answer: whoever asks for it keeps its residuals */
+    bool hold;    /* and its rows are held, not taken (enum st_rows_mode) */
 };
 
 /* Bytes of one buffer between stages: the residual of a pass, in whole pages. */

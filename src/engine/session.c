@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/checkpoint.h"
+#include "engine/speculate.h"
 #include "engine/state.h"
 
 enum strata_result strata_session_create(struct strata_engine *e, struct strata_session **out, struct strata_error *err)
@@ -17,6 +18,12 @@ enum strata_result strata_session_create(struct strata_engine *e, struct strata_
         free(s);
         free(ids);
         return st_fail(err, STRATA_E_MEMORY, "no memory for a session of %u tokens", e->options.context);
+    }
+    enum strata_result r = st_spec_create(e, &s->spec, err);
+    if (r) {
+        free(s);
+        free(ids);
+        return r;
     }
     s->engine = e;
     s->slot = slot;
@@ -35,6 +42,7 @@ void strata_session_free(struct strata_session *s)
         s->engine->logits_of = NULL;
     s->engine->slot[s->slot] = NULL;
     st_checkpoints_drop(s, 0);
+    st_spec_free(s->spec);
     free(s->ids);
     free(s);
 }

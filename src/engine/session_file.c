@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "engine/checkpoint.h"
+#include "engine/speculate.h"
 
 enum { VERSION = 2, SAMPLE_BYTES = 256, BUFFER_BYTES = 1 << 20, ALL = ST_STATE_FIXED | ST_STATE_GROWING };
 enum { TAIL = 16 }; /* bytes behind the content: hash and end mark */
@@ -166,6 +167,8 @@ enum strata_result st_session_write(struct strata_engine *e, const char *path, c
 enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
 {
     enum strata_result r = st_session_ready(s, err);
+    if (!r)
+        r = st_spec_settle(s, err);
     struct st_session_source source = st_session_source(s);
     return r ? r : st_session_write(s->engine, path, &source, err);
 }
@@ -330,6 +333,7 @@ enum strata_result st_session_take(struct strata_session *s, const struct st_ses
     }
     s->count = v->h.tokens;
     s->next_axis = v->h.next_axis;
+    st_spec_restored(s);
     take_points(s, v);
     return r;
 }

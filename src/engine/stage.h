@@ -11,7 +11,8 @@ struct st_device_info;
 struct st_expert_profile;
 struct st_profile;
 
-/* One pass, as the engine gives it to a stage. All memory is the host's. */
+/* One pass, as the engine gives it to a stage. All memory is the host's. A pass that commits held rows (rows->mode) has rows
+ * and nothing else. */
 struct st_pass {
     enum st_part part;
     const struct st_rows *rows;

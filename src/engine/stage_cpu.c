@@ -55,11 +55,25 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Recurrent state moves on by the first rows of those that were held. */
+static void commit(struct cpu_stage *c)
+{
+    const struct st_program *p = &c->base.trunk;
+    for (size_t i = 0; i < p->n_commands; i++)
+        if (st_op_recurs(p->commands[i].op))
+            st_team_run_on(c->team, st_pace_workers(&c->few), run_stretch,
+                           &(struct stretch){.kernels = c->kernels, .commands = p->commands, .from = i, .to = i + 1});
+}
+
 static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct cpu_stage *c = (struct cpu_stage *)stage;
     const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
     size_t bytes = (size_t)pass->rows->n * stage->dims.wide * sizeof(float);
+    if (pass->rows->mode == ST_ROWS_COMMIT) {
+        commit(c);
+        return STRATA_OK;
+    }
     if (pass->wide_in)
         memcpy(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in, pass->wide_in, bytes);
     struct stretch s = {.kernels = c->kernels, .commands = p->commands};

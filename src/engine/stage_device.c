@@ -632,6 +632,8 @@ static void take_config(struct device_stage *d, const struct st_stage_config *c)
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
                                         struct st_stage **out, struct strata_error *err)
 {
+    if (c->placement.hold)
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: drafts are checked on the CPU only", dev->name);
     struct device_stage *d = calloc(1, sizeof *d);
     if (!d)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a stage", dev->name);

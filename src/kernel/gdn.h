@@ -22,10 +22,30 @@ struct st_gdn {
     const float *gamma;           /* [value_dim] */
     float *conv_state; /* [slots][taps - 1][channels]; ring: position p is at p mod (taps - 1) */
     float *state;      /* [slots][value_heads][key_dim][value_dim] */
+    float *kept; /* NULL, or of held rows: u [ST_HELD_ROWS][channels], b and a [ST_HELD_ROWS][value_heads] */
     float *c;          /* scratch [rows][channels]: after the convolution */
     float *o;          /* [rows][value_heads * value_dim] */
     uint32_t key_heads, value_heads, key_dim, value_dim, taps, channels;
     float eps;
 };
+
+/* Floats of kept. */
+static inline size_t st_gdn_kept_floats(size_t channels, size_t value_heads)
+{
+    return ST_HELD_ROWS * (channels + 2 * value_heads);
+}
+/* The three arrays of kept. */
+static inline float *st_gdn_kept_u(const struct st_gdn *a)
+{
+    return a->kept;
+}
+static inline float *st_gdn_kept_b(const struct st_gdn *a)
+{
+    return a->kept + (size_t)ST_HELD_ROWS * a->channels;
+}
+static inline float *st_gdn_kept_a(const struct st_gdn *a)
+{
+    return a->kept + (size_t)ST_HELD_ROWS * (a->channels + a->value_heads);
+}
 
 #endif

@@ -38,6 +38,7 @@ struct st_ngram_inject {
     const float *conv; /* [taps][streams * hidden], the last tap is the current token's */
     float *z;          /* scratch [rows][streams * hidden] */
     float *state;      /* [slots][(taps - 1) * dilation][streams * hidden]; ring: position p is at p mod its length */
+    float *kept; /* NULL, or z of held rows [ST_HELD_ROWS][streams * hidden] */
     float *r;
     uint32_t streams, hidden, taps, dilation;
     float eps;

@@ -52,6 +52,12 @@ struct st_command {
     } u;
 };
 
+/* Whether the operation has recurrent state: the commands of a pass that commits held rows. */
+static inline bool st_op_recurs(enum st_op op)
+{
+    return op == ST_OP_gdn || op == ST_OP_ngram_inject;
+}
+
 /* Fills the table of an instruction set: "c", "avx2", "avx512"; NULL or "auto" is the best that this processor has.
  * STRATA_E_ARGUMENT for another name, STRATA_E_DEVICE for one that the processor or this build lacks. */
 enum strata_result st_kernels_choose(const char *name, struct st_kernels *out, struct strata_error *err);

@@ -40,6 +40,7 @@ struct st_placement {
     uint32_t slots, context; /* sequences, tokens each */
     uint32_t rows, out_rows; /* of one pass, at most */
     enum st_kv_type kv;
+    bool hold; /* passes may hold rows (enum st_rows_mode): memory for what they keep */
     /* Bytes of a row of activations in the layout of the device that will run the program; NULL: st_act_bytes. */
     size_t (*act_bytes)(enum st_act form, size_t n);
 };

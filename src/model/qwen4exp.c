@@ -167,6 +167,12 @@ static void *growing_state(struct emitter *e, uint32_t outer, uint64_t units, ui
     return base;
 }
 
+/* Memory for what held rows keep, behind all other buffers; NULL where no pass holds rows. */
+static float *kept(struct emitter *e, uint64_t floats)
+{
+    return e->at->hold ? take_floats(e->scratch, 1, floats) : NULL;
+}
+
 static void need_scratch(struct emitter *e, size_t bytes)
 {
     e->p->worker_scratch = bytes > e->p->worker_scratch ? bytes : e->p->worker_scratch;
@@ -240,6 +246,7 @@ static void ngram(struct emitter *e, int32_t layer)
                                  .conv = m->ngram.conv,
                                  .z = b->ngram.z,
                                  .state = fixed_state(e, max_u64(ring, 1) * wide * sizeof(float)),
+                                 .kept = kept(e, ST_HELD_ROWS * wide),
                                  .r = b->r,
                                  .streams = h->streams,
                                  .hidden = h->hidden,
@@ -269,6 +276,7 @@ static void recurrent_mixer(struct emitter *e, int32_t layer, const struct q4e_l
                         .gamma = y->ssm_norm,
                         .conv_state = fixed_state(e, (h->taps - 1ull) * channels(h) * sizeof(float)),
                         .state = fixed_state(e, (uint64_t)h->value_heads * h->key_dim * h->value_dim * sizeof(float)),
+                        .kept = kept(e, st_gdn_kept_floats(channels(h), h->value_heads)),
                         .c = b->gdn.c,
                         .o = b->gdn.o,
                         .key_heads = h->key_heads,
@@ -279,6 +287,7 @@ static void recurrent_mixer(struct emitter *e, int32_t layer, const struct q4e_l
                         .channels = channels(h),
                         .eps = h->eps};
     need_scratch(e, (2ull * h->key_dim + h->value_dim) * ST_GDN_CHUNK * sizeof(float));
+    need_scratch(e, (size_t)h->key_dim * h->value_dim * sizeof(float));
     product(products(e, layer, b->gdn.o), &y->out, b->o);
 }
 

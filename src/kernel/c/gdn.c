@@ -8,7 +8,8 @@
 
 enum { CHANNELS_AT_ONCE = 256, DIM_MAX = 512 };
 
-/* Short causal convolution and silu of channels [from, to) of one span; then the ring takes the last rows. */
+/* Short causal convolution and silu of channels [from, to) of one span; then the ring takes the last rows, or the held rows are
+ * kept. */
 static void convolve(const struct st_gdn *a, size_t first, size_t end, size_t from, size_t to)
 {
     size_t channels = a->channels, length = a->taps - 1, count = to - from;
@@ -27,6 +28,11 @@ static void convolve(const struct st_gdn *a, size_t first, size_t end, size_t fr
         }
         for (size_t i = 0; i < count; i++)
             a->c[r * channels + from + i] = st_siluf(sum[i]);
+    }
+    if (a->rows->mode == ST_ROWS_HOLD) {
+        for (size_t r = first; r < end; r++)
+            memcpy(st_gdn_kept_u(a) + r * channels + from, a->u + r * channels + from, count * sizeof *ring);
+        return;
     }
     for (size_t r = end - first > length ? end - length : first; r < end; r++)
         memcpy(ring + (size_t)a->rows->pos[r] % length * channels + from, a->u + r * channels + from,
@@ -88,7 +94,24 @@ static void step(const struct st_gdn *a, float *state, size_t r, size_t j)
             state[d * dv + e] = s;
             o[e] = fmaf(s, q[d], o[e]);
         }
-    finish_row(a, r, j);
+    if (a->rows->mode != ST_ROWS_COMMIT)
+        finish_row(a, r, j);
+}
+
+/* A span of at most ST_GDN_STEP rows; scratch: a head's state. */
+static void steps(const struct st_gdn *a, float *state, size_t r, size_t end, size_t j, float *scratch)
+{
+    bool hold = a->rows->mode == ST_ROWS_HOLD;
+    if (hold)
+        memcpy(scratch, state, (size_t)a->key_dim * a->value_dim * sizeof *scratch);
+    for (; r < end; r++) {
+        size_t at = r * a->value_heads + j;
+        if (hold) {
+            st_gdn_kept_b(a)[at] = a->b[at];
+            st_gdn_kept_a(a)[at] = a->a[at];
+        }
+        step(a, hold ? scratch : state, r, j);
+    }
 }
 
 /* out = x' S, S [dk][dv] */
@@ -144,10 +167,17 @@ static void chunk(const struct st_gdn *a, float *state, size_t r0, size_t n, siz
     }
 }
 
-void ST_K(st_gdn)(const struct st_kernels *k, const struct st_gdn *a, struct st_worker *w)
+void ST_K(st_gdn)(const struct st_kernels *k, const struct st_gdn *given, struct st_worker *w)
 {
     (void)k;
+    struct st_gdn taken = *given;
+    const struct st_gdn *a = &taken;
     const struct st_rows *rows = a->rows;
+    if (rows->mode == ST_ROWS_COMMIT) {
+        taken.u = st_gdn_kept_u(a);
+        taken.b = st_gdn_kept_b(a);
+        taken.a = st_gdn_kept_a(a);
+    }
     size_t from, to;
     st_share(w, a->channels, 16, &from, &to);
     for (int s = 0; s < rows->n_spans; s++)
@@ -161,8 +191,7 @@ void ST_K(st_gdn)(const struct st_kernels *k, const struct st_gdn *a, struct st_
         size_t s = u / heads, j = u % heads, r = (size_t)rows->span[s], end = (size_t)rows->span[s + 1];
         float *state = a->state + ((size_t)rows->slot[r] * heads + j) * size;
         if (end - r <= ST_GDN_STEP)
-            for (; r < end; r++)
-                step(a, state, r, j);
+            steps(a, state, r, end, j, w->scratch);
         else
             for (; r < end; r += ST_GDN_CHUNK)
                 chunk(a, state, r, end - r < ST_GDN_CHUNK ? end - r : ST_GDN_CHUNK, j, w->scratch);

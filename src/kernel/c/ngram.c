@@ -34,11 +34,11 @@ static void inject_stream(const struct st_ngram_inject *a, size_t row, size_t c)
     st_vec_rms_norm(z, key, a->norm_conv + gamma, hidden, a->eps);
 }
 
-/* Channels [from, to), at most CHANNELS_AT_ONCE, of one span: r += gv + silu(conv(z)), then the ring takes the new z. */
+/* Channels [from, to), at most CHANNELS_AT_ONCE, of one span: r += gv + silu(conv(z)). */
 static void convolve(const struct st_ngram_inject *a, size_t first, size_t end, size_t from, size_t to)
 {
     size_t wide = (size_t)a->streams * a->hidden, length = (size_t)(a->taps - 1) * a->dilation, count = to - from;
-    float *ring = a->state + (size_t)a->rows->slot[first] * length * wide;
+    const float *ring = a->state + (size_t)a->rows->slot[first] * length * wide;
     for (size_t r = first; r < end; r++) {
         float sum[CHANNELS_AT_ONCE] = {0};
         size_t pos = (size_t)a->rows->pos[r];
@@ -56,21 +56,36 @@ static void convolve(const struct st_ngram_inject *a, size_t first, size_t end, 
         for (size_t i = 0; i < count; i++)
             out[i] += gv[i] + st_siluf(sum[i]);
     }
-    for (size_t r = end - first > length ? end - length : first; r < end; r++)
-        memcpy(ring + (size_t)a->rows->pos[r] % length * wide + from, a->z + r * wide + from, count * sizeof *ring);
+}
+
+/* Channels [from, to) of z, of rows [first, end) of one span, where they belong: in the ring the last rows, as kept all of them. */
+static void store(const struct st_ngram_inject *a, size_t first, size_t end, size_t from, size_t to)
+{
+    size_t wide = (size_t)a->streams * a->hidden, length = (size_t)(a->taps - 1) * a->dilation;
+    float *ring = a->state + (size_t)a->rows->slot[first] * length * wide;
+    bool hold = a->rows->mode == ST_ROWS_HOLD;
+    const float *z = a->rows->mode == ST_ROWS_COMMIT ? a->kept : a->z;
+    for (size_t r = !hold && end - first > length ? end - length : first; r < end; r++)
+        memcpy((hold ? a->kept + r * wide : ring + (size_t)a->rows->pos[r] % length * wide) + from, z + r * wide + from,
+               (to - from) * sizeof *ring);
 }
 
 void ST_K(st_ngram_inject)(const struct st_kernels *k, const struct st_ngram_inject *a, struct st_worker *w)
 {
     (void)k;
     size_t from, to;
-    st_share(w, (size_t)a->rows->n * a->streams, 1, &from, &to);
-    for (size_t u = from; u < to; u++)
-        inject_stream(a, u / a->streams, u % a->streams);
-    st_barrier(w);
+    bool commit = a->rows->mode == ST_ROWS_COMMIT;
+    if (!commit) {
+        st_share(w, (size_t)a->rows->n * a->streams, 1, &from, &to);
+        for (size_t u = from; u < to; u++)
+            inject_stream(a, u / a->streams, u % a->streams);
+        st_barrier(w);
+    }
     st_share(w, (size_t)a->streams * a->hidden, 16, &from, &to);
-    for (int s = 0; s < a->rows->n_spans; s++)
-        for (size_t i = from; i < to; i += CHANNELS_AT_ONCE)
-            convolve(a, (size_t)a->rows->span[s], (size_t)a->rows->span[s + 1], i,
-                     to - i < CHANNELS_AT_ONCE ? to : i + CHANNELS_AT_ONCE);
+    for (int s = 0; s < a->rows->n_spans; s++) {
+        size_t first = (size_t)a->rows->span[s], end = (size_t)a->rows->span[s + 1];
+        for (size_t i = from; i < to && !commit; i += CHANNELS_AT_ONCE)
+            convolve(a, first, end, i, to - i < CHANNELS_AT_ONCE ? to : i + CHANNELS_AT_ONCE);
+        store(a, first, end, from, to);
+    }
 }
