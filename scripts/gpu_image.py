@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compiles one OpenCL C file for one GPU architecture into a compressed image.
 
-    gpu_image.py --arch sm_80|gfx1100|gfx11-generic|opencl --source FILE.cl --out FILE.zst --depfile FILE.d
+    gpu_image.py --arch sm_80|gfx1100|gfx11-generic|opencl --source FILE.cl --out FILE.zst --depfile FILE.d [--headers FILE]
 
 sm_*: PTX text, with .reqntid written into every entry and local memory above 48 KB turned into dynamic local memory;
 gfx*: an AMD code object; opencl: the source text itself with its includes put in, for a driver to compile; of its kernels
-only those count that are asked for with -DST_WANTS_<name>.
+only those count that are asked for with -DST_WANTS_<name>. It is packed with --headers as its dictionary, the text that
+most sources have in common.
 The compilers are taken from --clang and --zstd. Nothing but those and Python's own library is needed.
 """
 import argparse
@@ -173,6 +174,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ('arch', 'source', 'out', 'depfile'):
         parser.add_argument('--' + name, required=True)
+    parser.add_argument('--headers')
     parser.add_argument('--clang', default='clang-19')
     parser.add_argument('--zstd', default='zstd')
     options = parser.parse_args()
@@ -188,7 +190,8 @@ def main():
         raw = os.path.join(work, 'image')
         with open(raw, 'wb') as f:
             f.write(image)
-        run([options.zstd, '-q', '-19', '--no-progress', '-f', raw, '-o', options.out])
+        dictionary = ['-D', options.headers] if options.arch == 'opencl' and options.headers else []
+        run([options.zstd, '-q', '-19', '--no-progress'] + dictionary + ['-f', raw, '-o', options.out])
 
 
 main()

@@ -175,17 +175,24 @@ bool st_arch_from_version(uint64_t version, char out[32])
 
 /* ---- unpacking ---- */
 
-enum strata_result st_image_read(const struct st_image *image, void **out, uint64_t *size, struct strata_error *err)
+/* An image's frame, with the content of its dictionary. */
+static enum strata_result unpack(const struct st_image *image, const void *dictionary, size_t dictionary_size, void **out,
+                                 uint64_t *size, struct strata_error *err)
 {
     unsigned long long content = ZSTD_getFrameContentSize(image->data, image->size);
     if (content == ZSTD_CONTENTSIZE_ERROR || content == ZSTD_CONTENTSIZE_UNKNOWN || content == 0 ||
         content > IMAGE_LIMIT)
         return st_fail(err, STRATA_E_FORMAT, "image %s for %s: not a packed image", image->module, image->arch);
     uint8_t *data = malloc(content);
-    if (!data)
+    ZSTD_DCtx *context = ZSTD_createDCtx();
+    if (!data || !context) {
+        free(data);
+        ZSTD_freeDCtx(context);
         return st_fail(err, STRATA_E_MEMORY, "image %s for %s: no memory for %llu bytes", image->module, image->arch,
                        content);
-    size_t got = ZSTD_decompress(data, content, image->data, image->size);
+    }
+    size_t got = ZSTD_decompress_usingDict(context, data, content, image->data, image->size, dictionary, dictionary_size);
+    ZSTD_freeDCtx(context);
     if (ZSTD_isError(got) || got != content) {
         free(data);
         return st_fail(err, STRATA_E_FORMAT, "image %s for %s: damaged (%s)", image->module, image->arch,
@@ -194,6 +201,19 @@ enum strata_result st_image_read(const struct st_image *image, void **out, uint6
     *out = data;
     *size = content;
     return STRATA_OK;
+}
+
+enum strata_result st_image_read(const struct st_image *image, void **out, uint64_t *size, struct strata_error *err)
+{
+    void *dictionary = NULL;
+    uint64_t dictionary_size = 0;
+    enum strata_result r = STRATA_OK;
+    if (image->dictionary)
+        r = unpack(image->dictionary, NULL, 0, &dictionary, &dictionary_size, err);
+    if (r == STRATA_OK)
+        r = unpack(image, dictionary, dictionary_size, out, size, err);
+    free(dictionary);
+    return r;
 }
 
 /* ---- list of kernels being collected ---- */

@@ -13,6 +13,7 @@ struct st_image {
     enum st_image_kind kind;
     const uint8_t *data; /* one zstd frame */
     uint64_t size;       /* of data */
+    const struct st_image *dictionary; /* what the frame was packed with, or NULL; has none itself */
 };
 
 struct st_image_set {

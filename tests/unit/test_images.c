@@ -301,7 +301,7 @@ static void a_damaged_packed_image_is_refused(void **state)
     (void)state;
     static const uint8_t bytes[] = {0x28, 0xB5, 0x2F, 0xFD, 0x20, 0x05, 0x29, 0x00, 0x00, 'h', 'e', 'l', 'l', 'o'};
     struct strata_error err = {0};
-    struct st_image image = {"sm_80", "copy", ST_IMAGE_PTX, bytes, sizeof bytes};
+    struct st_image image = {"sm_80", "copy", ST_IMAGE_PTX, bytes, sizeof bytes, NULL};
     void *data = NULL;
     uint64_t size = 0;
     assert_ok(st_image_read(&image, &data, &size, &err), &err);
@@ -313,6 +313,25 @@ static void a_damaged_packed_image_is_refused(void **state)
     assert_non_null(strstr(err.text, "copy"));
     image.size = 0;
     assert_int_equal(st_image_read(&image, &data, &size, &err), STRATA_E_FORMAT);
+}
+
+static void a_source_is_read_with_its_dictionary_only(void **state)
+{
+    (void)state;
+    const struct st_image *source = st_image_find(&st_images_builtin, "rows", "opencl", false);
+    struct strata_error err = {0};
+    void *data = NULL;
+    uint64_t size = 0;
+    assert_non_null(source);
+    assert_non_null(source->dictionary);
+    assert_ok(st_image_read(source, &data, &size, &err), &err);
+    assert_non_null(strstr(data, "st_rows_q8_0"));
+    free(data);
+    struct st_image alone = *source, wrong = *source;
+    alone.dictionary = NULL;
+    assert_int_equal(st_image_read(&alone, &data, &size, &err), STRATA_E_FORMAT);
+    wrong.dictionary = source; /* has one itself, so it is none */
+    assert_int_equal(st_image_read(&wrong, &data, &size, &err), STRATA_E_FORMAT);
 }
 
 int main(void)
@@ -327,6 +346,7 @@ int main(void)
         cmocka_unit_test(code_objects_are_read_by_their_note),
         cmocka_unit_test(damaged_code_objects_are_refused_or_read_inside_their_bounds),
         cmocka_unit_test(a_damaged_packed_image_is_refused),
+        cmocka_unit_test(a_source_is_read_with_its_dictionary_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
