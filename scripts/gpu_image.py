@@ -38,7 +38,7 @@ def run(command):
 
 
 def group_sizes(ir):
-    """Kernel name -> (x, y, z) from the metadata of the LLVM module; every kernel must state its size."""
+    """Kernel name -> (x, y, z, groups of a unit or None) from the metadata of the LLVM module; every kernel must state its size."""
     nodes = dict(re.findall(r'^!(\d+) = !\{(i32 \d+, i32 \d+, i32 \d+)\}$', ir, re.M))
     sizes = {}
     for line in ir.splitlines():
@@ -49,6 +49,9 @@ def group_sizes(ir):
         if not node:
             fail('kernel %s has no reqd_work_group_size' % name)
         sizes[name] = tuple(int(n) for n in re.findall(r'i32 (\d+)', nodes[node.group(1)]))
+        hint = re.search(r'!work_group_size_hint !(\d+)', line)
+        groups = [int(n) for n in re.findall(r'i32 (\d+)', nodes[hint.group(1)])][2] if hint else None
+        sizes[name] += (groups,)
     if not sizes:
         fail('no kernel in the module')
     return sizes
@@ -79,7 +82,10 @@ def finish_ptx(text, arch, version, sizes):
         brace = re.search(r'^\{', piece, re.M)
         if not brace:
             fail('PTX entry %s has no body' % name)
-        piece = piece[:brace.start()] + '.reqntid %d, %d, %d\n' % sizes[name] + piece[brace.start():]
+        lines = '.reqntid %d, %d, %d\n' % sizes[name][:3]
+        if sizes[name][3]:
+            lines += '.minnctapersm %d\n' % sizes[name][3]
+        piece = piece[:brace.start()] + lines + piece[brace.start():]
         shared = re.findall(r'^[ \t]*\.shared \.align (\d+) \.b8 ([\w$]+)\[(\d+)\];\n', piece, re.M)
         total = sum(int(size) for _, _, size in shared)
         if total > STATIC_LOCAL_LIMIT:

@@ -13,15 +13,15 @@ enum { RUNS = 5, IN_RUN = 3, EXPERTS = 512, USED = 10, WIDTH = 640, HIDDEN = 256
 struct prompts {
     struct st_device *dev;
     struct st_event *from, *to;
-    st_addr w, x, y, routing; /* routing: tiles, first, entry */
-    uint64_t w_bytes, x_bytes, y_bytes;
+    st_addr w, x, y, opened, routing; /* routing: tiles, first, entry */
+    uint64_t w_bytes, x_bytes, y_bytes, opened_bytes;
     uint32_t rows; /* of the prompt */
     double peak;   /* operations per microsecond */
 };
 
-/* Microseconds of one launch, the best of several runs. */
-static enum strata_result time_launch(const struct prompts *p, const struct st_gpu_launch *l, double *best,
-                                      struct strata_error *err)
+/* Microseconds of some launches one after the other, the best of several runs. */
+static enum strata_result time_launches(const struct prompts *p, const struct st_gpu_launch *l, int count, double *best,
+                                        struct strata_error *err)
 {
     const struct st_runtime *table = p->dev->table;
     enum strata_result r = STRATA_OK;
@@ -29,8 +29,11 @@ static enum strata_result time_launch(const struct prompts *p, const struct st_g
     for (int i = 0; i < RUNS && r == STRATA_OK; i++) {
         double us = 0;
         r = table->event_record(p->dev->compute, p->from, err);
-        for (int k = 0; k < IN_RUN && r == STRATA_OK; k++)
-            r = st_launch(p->dev, p->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args, "prompt products", err);
+        for (int k = 0; k < IN_RUN * count && r == STRATA_OK; k++) {
+            const struct st_gpu_launch *one = &l[k % count];
+            r = st_launch(p->dev, p->dev->compute, one->kernel, one->grid[0], one->grid[1], one->grid[2], one->args,
+                          "prompt products", err);
+        }
         if (r == STRATA_OK)
             r = table->event_record(p->dev->compute, p->to, err);
         if (r == STRATA_OK)
@@ -51,7 +54,7 @@ static enum strata_result time_peak(struct prompts *p, struct strata_error *err)
     uint32_t groups = slow ? 1 : (p->dev->info.units ? p->dev->info.units : 64) * 4, rounds = slow ? 16 : 4096;
     double us = 0;
     uint64_t each = st_gpu_tile_peak(p->y, groups, rounds, p->dev->info.lanes, &l);
-    enum strata_result r = time_launch(p, &l, &us, err);
+    enum strata_result r = time_launches(p, &l, 1, &us, err);
     if (r == STRATA_OK) {
         p->peak = us > 0 ? (double)each * groups / us : 0;
         printf("  matrix units alone, 8-bit integers     %8.1f TOPS\n", p->peak * 1e-6);
@@ -83,16 +86,21 @@ static enum strata_result bench_dense(const struct prompts *p, int type, uint32_
                             .ldy = rows,
                             .total = p->rows,
                             .units = p->dev->info.units};
-    struct st_gpu_launch l;
+    struct st_gpu_launch l[2];
+    uint32_t row = 0;
     double us = 0;
     char shape[40];
     snprintf(shape, sizeof shape, "[%u x %u]", rows, n);
     if ((uint64_t)rows * (n / info->block_elems) * info->block_bytes > p->w_bytes || (uint64_t)p->rows * a.stride > p->x_bytes ||
         (uint64_t)p->rows * rows * 4 > p->y_bytes)
         return STRATA_OK; /* a small device */
-    enum strata_result r = floats ? st_gpu_gemm_floats(&a, &l, err) : st_gpu_gemm(&a, &l, err);
+    /* Opening the weights is part of the time. */
+    const bool wide = st_gpu_gemm_wide(&a) && st_gpu_gemm_opened_bytes(&a) <= p->opened_bytes;
+    enum strata_result r = floats ? st_gpu_gemm_floats(&a, l, err)
+                           : wide ? st_gpu_gemm_opened(&a, p->opened, &row, l, err)
+                                  : st_gpu_gemm(&a, l, err);
     if (r == STRATA_OK)
-        r = time_launch(p, &l, &us, err);
+        r = time_launches(p, l, wide ? 2 : 1, &us, err);
     if (r == STRATA_OK)
         print_line(p, "prompt", type, shape, us, 2.0 * rows * n * p->rows, !floats);
     return r;
@@ -129,7 +137,7 @@ static enum strata_result bench_experts(const struct prompts *p, int type, bool 
     snprintf(shape, sizeof shape, "%u of %u x [%u x %u]", USED, EXPERTS, rows, n);
     enum strata_result r = st_gpu_gemm(&a, &l, err);
     if (r == STRATA_OK)
-        r = time_launch(p, &l, &us, err);
+        r = time_launches(p, &l, 1, &us, err);
     if (r == STRATA_OK)
         print_line(p, pair ? "gate+up" : "down", type, shape, us, 2.0 * rows * n * entries * (pair ? 2 : 1), true);
     return r;
@@ -197,6 +205,7 @@ enum strata_result st_device_bench_prompts(struct st_device *dev, st_addr weight
     p.rows = slow ? 64 : 2048;
     p.x_bytes = slow ? 4 << 20 : 96 << 20;
     p.y_bytes = slow ? 4 << 20 : 256 << 20;
+    p.opened_bytes = slow ? 1 << 20 : 64 << 20;
     if (r != STRATA_OK || free_bytes / 2 < p.x_bytes + p.y_bytes || dev->info.max_allocation < p.y_bytes)
         return r;
     if (r == STRATA_OK)
@@ -208,12 +217,15 @@ enum strata_result st_device_bench_prompts(struct st_device *dev, st_addr weight
     if (r == STRATA_OK)
         r = dev->table->allocate(dev->rt, p.y_bytes, &p.y, err);
     if (r == STRATA_OK)
+        r = dev->table->allocate(dev->rt, p.opened_bytes, &p.opened, err);
+    if (r == STRATA_OK)
         r = dev->table->allocate(dev->rt, 1 << 20, &p.routing, err);
     if (r == STRATA_OK)
         r = st_device_fill_random(dev, p.x, p.x_bytes, err);
     if (r == STRATA_OK)
         r = bench_all(&p, err);
     dev->table->release(dev->rt, p.routing);
+    dev->table->release(dev->rt, p.opened);
     dev->table->release(dev->rt, p.y);
     dev->table->release(dev->rt, p.x);
     dev->table->event_free(p.from);

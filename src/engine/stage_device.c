@@ -488,7 +488,7 @@ static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, uint32_
         uint64_t bytes = st_gpu_scratch(&p->commands[i], rows, units);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return (most + 15) / 16 * 16; /* its last part begins at such a multiple */
 }
 
 /* Bytes of the placed programs' stage on a device with that many units. */

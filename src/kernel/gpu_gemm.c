@@ -1,27 +1,61 @@
-/* Owns the launches of gpu/gemm.h. */
+/* Owns the launches of gpu/gemm.h, gpu/gemm_wide.h and gpu/opened.h. */
 #include "kernel/gpu_gemm.h"
 
 #include <stddef.h>
 
 enum { ROWS_LIMIT = 65535, DEFAULT_UNITS = 64 };
 
-/* Kernels of a type: wide, few, pair, one after the other in the enum. The empty kernel stands for none. */
+/* What is opened of a type (gpu/layout.h): scales of parts of 32 or 16 columns, with minima or without, in blocks of 256 (K) or
+ * for themselves. */
+enum kind { KIND_32, KIND_16, KIND_32M, KIND_K32, KIND_K16, KIND_K32M, KIND_K16M };
+static const struct kind_info {
+    enum st_gpu_kernel kernel;
+    bool large, halves, minima;
+} kinds[] = {[KIND_32] = {ST_GPU_GEMM_32, false, false, false},  [KIND_16] = {ST_GPU_GEMM_16, false, true, false},
+             [KIND_32M] = {ST_GPU_GEMM_32M, false, false, true}, [KIND_K32] = {ST_GPU_GEMM_K32, true, false, false},
+             [KIND_K16] = {ST_GPU_GEMM_K16, true, true, false},  [KIND_K32M] = {ST_GPU_GEMM_K32M, true, false, true},
+             [KIND_K16M] = {ST_GPU_GEMM_K16M, true, true, true}};
+
+/* Kernels of a type. The empty kernel stands for none. */
 #define QUANTISED(X)                                                                                                      \
-    X(Q8_0) X(Q2_0) X(IQ4_NL) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(MXFP4) X(NVFP4) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)  \
-    X(IQ4_XS) X(IQ1_S) X(IQ1_M) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S)
-#define KERNELS(t) [ST_TYPE_##t] = {ST_GPU_GEMM_##t, ST_GPU_GEMM_FEW_##t, ST_GPU_GEMM_PAIR_##t},
-enum { WIDE, FEW, PAIR, MODES };
-static const enum st_gpu_kernel kernels[ST_TYPE_COUNT][MODES] = {QUANTISED(KERNELS)};
+    X(Q8_0, 32) X(Q2_0, 32) X(IQ4_NL, 32) X(Q4_0, 32) X(Q4_1, 32M) X(Q5_0, 32) X(Q5_1, 32M) X(MXFP4, 32) X(NVFP4, 16)     \
+    X(Q2_K, K16M) X(Q3_K, K16) X(Q4_K, K32M) X(Q5_K, K32M) X(Q6_K, K16) X(IQ4_XS, K32) X(IQ1_S, K32) X(IQ1_M, K16)        \
+    X(IQ2_XXS, K32) X(IQ2_XS, K16) X(IQ2_S, K16) X(IQ3_XXS, K32) X(IQ3_S, K32)
+#define KERNELS(t, k) [ST_TYPE_##t] = {ST_GPU_GEMM_FEW_##t, ST_GPU_GEMM_PAIR_##t, ST_GPU_OPEN_##t, KIND_##k},
+static const struct {
+    enum st_gpu_kernel few, pair, open;
+    enum kind kind;
+} kernels[ST_TYPE_COUNT] = {QUANTISED(KERNELS)};
+
+static bool served(int type)
+{
+    return type >= 0 && type < ST_TYPE_COUNT && kernels[type].few != ST_GPU_EMPTY;
+}
 
 int st_gpu_gemm_type(enum st_gpu_kernel kernel, bool *pair)
 {
     for (int t = 0; t < ST_TYPE_COUNT && kernel != ST_GPU_EMPTY; t++)
-        for (int mode = 0; mode < MODES; mode++)
-            if (kernels[t][mode] == kernel) {
-                *pair = mode == PAIR;
-                return t;
-            }
+        if (kernels[t].few == kernel || kernels[t].pair == kernel) {
+            *pair = kernels[t].pair == kernel;
+            return t;
+        }
     return -1;
+}
+
+bool st_gpu_gemm_opens(enum st_gpu_kernel kernel)
+{
+    for (int t = 0; t < ST_TYPE_COUNT; t++)
+        if (served(t) && kernels[t].open == kernel)
+            return true;
+    return false;
+}
+
+bool st_gpu_gemm_is_wide(enum st_gpu_kernel kernel)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].kernel == kernel)
+            return true;
+    return false;
 }
 
 static uint32_t divide_up(uint32_t a, uint32_t b)
@@ -44,21 +78,86 @@ void st_gpu_gemm_tiles(st_addr tiles, st_addr first, uint32_t experts, uint32_t 
     out->args[4].i = bound;
 }
 
-enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch *out, struct strata_error *err)
+static enum strata_result check(const struct st_gpu_gemm *a, uint32_t tiles, struct strata_error *err)
 {
     const struct st_type_info *info = st_type_info(a->type);
-    if (!info || kernels[a->type][WIDE] == ST_GPU_EMPTY)
+    if (!served(a->type))
         return st_fail(err, STRATA_E_UNSUPPORTED, "prompt products: no kernel for %s weights", info ? info->name : "unknown");
-    /* Wide tiles where there are enough of them for every unit; results do not depend on it. */
-    uint32_t wide = divide_up(a->rows, ST_GEMM_OUT) * divide_up(a->total, ST_GEMM_WIDE);
-    int mode = a->up ? PAIR : a->total > ST_GEMM_FEW && wide >= (a->units ? a->units : DEFAULT_UNITS) ? WIDE : FEW;
-    uint32_t y = a->total == 0 ? a->n_tiles : divide_up(a->total, mode == WIDE ? ST_GEMM_WIDE : ST_GEMM_FEW);
-    if (a->n == 0 || a->n % info->block_elems || a->n > ST_GPU_COLUMNS || a->rows == 0 || a->ldy < a->rows || y == 0 ||
-        y > ROWS_LIMIT)
+    if (a->n == 0 || a->n % info->block_elems || a->n > ST_GPU_COLUMNS || a->rows == 0 || a->ldy < a->rows || tiles == 0 ||
+        tiles > ROWS_LIMIT)
         return st_fail(err, STRATA_E_UNSUPPORTED, "prompt products: no kernel for %u rows times %s [%u x %u]", a->total,
                        info->name, a->rows, a->n);
-    *out = (struct st_gpu_launch){.kernel = kernels[a->type][mode],
-                                  .grid = {divide_up(a->rows, mode == PAIR ? ST_GEMM_OUT / 2 : ST_GEMM_OUT), y, 1}};
+    return STRATA_OK;
+}
+
+static uint32_t row_bytes(const struct st_gpu_gemm *a)
+{
+    const struct st_type_info *info = st_type_info(a->type);
+    return (uint32_t)(a->n / info->block_elems * info->block_bytes);
+}
+
+bool st_gpu_gemm_wide(const struct st_gpu_gemm *a)
+{
+    const uint32_t tiles = divide_up(a->rows, ST_GEMM_OUT) * divide_up(a->total, ST_GEMM_WIDE);
+    return served(a->type) && !a->up && a->total > ST_GEMM_FEW && tiles >= (a->units ? a->units : DEFAULT_UNITS);
+}
+
+/* Bytes of ST_GEMM_OUT opened weight rows. */
+static uint64_t opened_tile(const struct st_gpu_gemm *a)
+{
+    const struct kind_info *k = &kinds[kernels[a->type].kind];
+    const uint64_t steps = (a->n + 63) / 64;
+    return ST_OPENED_AT(steps, k->halves, !k->large && k->minima, k->large, k->minima);
+}
+
+uint64_t st_gpu_gemm_opened_bytes(const struct st_gpu_gemm *a)
+{
+    enum { MOST = 32 << 20 }; /* what a second-level cache may still hold when it is read again */
+    if (!st_gpu_gemm_wide(a))
+        return 0;
+    const uint64_t tile = opened_tile(a), all = divide_up(a->rows, ST_GEMM_OUT) * tile;
+    return all <= MOST ? all : MOST / tile > 0 ? MOST / tile * tile : tile;
+}
+
+enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row, struct st_gpu_launch out[2],
+                                      struct strata_error *err)
+{
+    const uint32_t y = divide_up(a->total, ST_GEMM_WIDE);
+    enum strata_result r = check(a, y, err);
+    if (r || !st_gpu_gemm_wide(a))
+        return r ? r : st_fail(err, STRATA_E_ARGUMENT, "prompt products: %u rows are too few to open weights for", a->total);
+    const uint32_t most = (uint32_t)(st_gpu_gemm_opened_bytes(a) / opened_tile(a)) * ST_GEMM_OUT, left = a->rows - *row;
+    const uint32_t rows = left < most ? left : most, tiles = divide_up(rows, ST_GEMM_OUT);
+    const st_addr w = a->w + (uint64_t)*row * row_bytes(a);
+    out[0] = (struct st_gpu_launch){.kernel = kernels[a->type].open, .grid = {divide_up(a->n, 256), tiles, 1}};
+    out[1] = (struct st_gpu_launch){.kernel = kinds[kernels[a->type].kind].kernel, .grid = {tiles, y, 1}};
+    union st_arg *arg = out[0].args;
+    arg[0].p = opened;
+    arg[1].p = w;
+    arg[2].i = a->n;
+    arg[3].i = rows;
+    arg[4].i = row_bytes(a);
+    arg = out[1].args;
+    arg[0].p = a->y + (uint64_t)*row * 4;
+    arg[1].p = opened;
+    arg[2].p = a->x;
+    arg[3].p = a->scales ? a->scales : a->w;
+    arg[4].p = w;
+    const uint32_t numbers[] = {(uint32_t)a->type, a->n, rows, row_bytes(a), a->total, a->stride, a->ldy, a->scales != 0};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        arg[5 + i].i = numbers[i];
+    *row += rows;
+    return STRATA_OK;
+}
+
+enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch *out, struct strata_error *err)
+{
+    uint32_t y = a->total == 0 ? a->n_tiles : divide_up(a->total, ST_GEMM_FEW);
+    enum strata_result r = check(a, y, err);
+    if (r)
+        return r;
+    *out = (struct st_gpu_launch){.kernel = a->up ? kernels[a->type].pair : kernels[a->type].few,
+                                  .grid = {divide_up(a->rows, a->up ? ST_GEMM_OUT / 2 : ST_GEMM_OUT), y, 1}};
     const st_addr none = a->w; /* of arguments that the kernel does not read */
     const st_addr pointers[] = {a->y,
                                 a->w,
@@ -69,10 +168,10 @@ enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch
                                 a->scales ? a->scales : none,
                                 a->up_scales ? a->up_scales : none,
                                 a->places ? a->places : none};
-    const uint32_t row_bytes = (uint32_t)(a->n / info->block_elems * info->block_bytes);
+    const uint32_t bytes = row_bytes(a);
     const uint32_t scaled = (!a->scales ? 0 : a->scale_each ? 2 : 1) | (a->places ? ST_GEMM_PLACED : 0);
-    const uint32_t numbers[] = {a->n,   a->rows, row_bytes, a->total, a->stride, a->ldy, a->used, scaled,
-                                a->expert_bytes ? a->expert_bytes : row_bytes * a->rows};
+    const uint32_t numbers[] = {a->n,   a->rows, bytes, a->total, a->stride, a->ldy, a->used, scaled,
+                                a->expert_bytes ? a->expert_bytes : bytes * a->rows};
     union st_arg *arg = out->args;
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
         (arg++)->p = pointers[i];

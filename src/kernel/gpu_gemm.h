@@ -26,8 +26,19 @@ struct st_gpu_gemm {
     uint32_t units;            /* of the device (struct st_device_info), 0 when they are not known */
 };
 
-/* STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */
+/* One launch, in which every group opens the weights that it needs. STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */
 enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch *out, struct strata_error *err);
+
+/* Whether a dense product has enough tiles for every unit of the device, so that its weights are worth opening once for all rows.
+ * Results do not depend on it. */
+bool st_gpu_gemm_wide(const struct st_gpu_gemm *a);
+/* Bytes of memory that such a product wants for opened weights, 0 when it is none; at most a fixed size, or what
+ * ST_GEMM_OUT weight rows take. */
+uint64_t st_gpu_gemm_opened_bytes(const struct st_gpu_gemm *a);
+/* Two launches that compute the outputs of weight rows *row and following: opened (st_gpu_gemm_opened_bytes, a multiple of 16)
+ * is filled, then read. *row becomes the first row that is left, a->rows at the end. */
+enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row, struct st_gpu_launch out[2],
+                                      struct strata_error *err);
 
 /* How many tiles of 16 bytes so many entries of so many experts can make. */
 uint32_t st_gpu_gemm_tile_bound(uint32_t entries, uint32_t experts);
@@ -42,7 +53,10 @@ enum strata_result st_gpu_gemm_floats(const struct st_gpu_gemm *a, struct st_gpu
  * the multiplications and additions of one group of a device with waves of so many lanes. */
 uint64_t st_gpu_tile_peak(st_addr to, uint32_t groups, uint32_t rounds, uint32_t lanes, struct st_gpu_launch *out);
 
-/* The type that a kernel of the family multiplies, -1 for a kernel of another family; *pair: with up. */
+/* The type that a kernel of st_gpu_gemm multiplies, -1 for a kernel of another family; *pair: with up. */
 int st_gpu_gemm_type(enum st_gpu_kernel kernel, bool *pair);
+/* Kernels of st_gpu_gemm_opened: the first, and the second. */
+bool st_gpu_gemm_opens(enum st_gpu_kernel kernel);
+bool st_gpu_gemm_is_wide(enum st_gpu_kernel kernel);
 
 #endif

@@ -24,7 +24,7 @@
     X(experts)
 
 /* X(operation): the ones that use scratch, st_gpu_scratch_<operation>. */
-#define ST_GPU_WITH_SCRATCH(X) X(gdn) X(qsa) X(gated_read) X(experts)
+#define ST_GPU_WITH_SCRATCH(X) X(gdn) X(qsa) X(products) X(gated_read) X(route) X(experts)
 
 #define ST_GPU_LOWER_DECLARE(name)                                                                                        \
     enum strata_result st_gpu_lower_##name(const struct st_##name *a, const struct st_gpu_target *t,                      \

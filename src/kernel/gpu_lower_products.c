@@ -102,10 +102,44 @@ static struct st_gpu_gemm gemm_of(const struct input *in, const struct st_weight
                                 .units = t->units};
 }
 
+/* Opened weights lie in the last part of the scratch, so that a command's own share, which begins at its start, need not know of
+ * them. Bytes of w for so many rows, a multiple of 16. */
+static uint64_t opened_bytes(const struct st_weight *w, uint32_t rows, uint32_t units)
+{
+    const struct st_gpu_gemm a = {.type = w->type, .n = w->cols, .rows = w->rows, .total = rows, .units = units};
+    return rows > ST_GPU_WINDOW && w->act != ST_ACT_F32 ? (st_gpu_gemm_opened_bytes(&a) + 15) / 16 * 16 : 0;
+}
+
+static uint64_t most_opened(const struct st_weight *const *w, int count, uint32_t rows, uint32_t units)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < count; i++) {
+        const uint64_t bytes = w[i] ? opened_bytes(w[i], rows, units) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* Integer matrix units serve the product: more rows than a window, and integer activations. */
 static bool by_matrix_units(const struct st_weight *w, uint32_t rows)
 {
     return rows > ST_GPU_WINDOW && w->act != ST_ACT_F32 && st_gpu_at(w->data) % 16 == 0;
+}
+
+/* The launches of a prompt's large product, if it is one (*served); it is computed in stretches of opened weights. */
+static enum strata_result by_opening(const struct input *in, const struct job *job, const struct st_gpu_target *t,
+                                     struct st_gpu_list *list, bool *served, struct strata_error *err)
+{
+    struct st_gpu_gemm a = gemm_of(in, job->w, NULL, st_gpu_at(job->y), job->ldy, t);
+    *served = by_matrix_units(job->w, in->rows) && !job->finish && st_gpu_gemm_wide(&a);
+    enum strata_result r = STRATA_OK;
+    for (uint32_t row = 0; *served && row < job->w->rows && !r;) {
+        struct st_gpu_launch both[2];
+        r = st_gpu_gemm_opened(&a, t->scratch + t->scratch_bytes - opened_bytes(job->w, in->rows, t->units), &row, both, err);
+        for (int i = 0; i < 2 && !r; i++)
+            *st_gpu_push(list) = both[i];
+    }
+    return r;
 }
 
 /* The launch of a product by tiles (gpu/product.h, of prompts gpu/gemm.h and gpu/gemm_floats.cl), where they serve it. */
@@ -145,7 +179,10 @@ static enum strata_result multiply(const struct input *in, const struct job *job
     bool done[JOBS] = {false};
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < count && !r; i++) {
-        if (done[i])
+        bool served = false;
+        if (!done[i])
+            r = by_opening(in, &jobs[i], t, list, &served, err);
+        if (done[i] || served || r)
             continue;
         struct st_gpu_launch *l = st_gpu_push(list);
         if (by_tiles(in, &jobs[i], t, l))
@@ -193,6 +230,16 @@ enum strata_result st_gpu_lower_products(const struct st_products *a, const stru
     return r ? r : multiply(&in, jobs, a->count, t, list, err);
 }
 
+uint64_t st_gpu_scratch_products(const struct st_products *a, uint32_t rows, uint32_t units)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < a->count; i++) {
+        const uint64_t bytes = opened_bytes(a->product[i].w, rows, units);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* ---- gated read ---- */
 
 static void gate(const float *v, uint32_t count, uint32_t streams, uint32_t kind, struct st_gpu_list *list)
@@ -205,11 +252,12 @@ static void gate(const float *v, uint32_t count, uint32_t streams, uint32_t kind
     l->args[3].i = kind;
 }
 
-/* The gate of all streams before its sigmoid, one row after the other. */
+/* The gate of all streams before its sigmoid, one row after the other; then opened weights. */
 uint64_t st_gpu_scratch_gated_read(const struct st_gated_read *a, uint32_t rows, uint32_t units)
 {
-    (void)units;
-    return rows <= ST_GPU_WINDOW ? 0 : (uint64_t)rows * a->streams * a->hidden * 4;
+    const struct st_weight *const weights[] = {a->down, a->inject, a->up};
+    return rows <= ST_GPU_WINDOW ? 0
+                                 : (uint64_t)rows * a->streams * a->hidden * 4 + most_opened(weights, 3, rows, units);
 }
 
 /* Window: the gates are finished where their products are, and the mean where the products of all streams are. */
@@ -276,6 +324,12 @@ enum strata_result st_gpu_lower_gated_read(const struct st_gated_read *a, const 
 }
 
 /* ---- experts ---- */
+
+uint64_t st_gpu_scratch_route(const struct st_route *a, uint32_t rows, uint32_t units)
+{
+    const struct st_weight *const weights[] = {a->router, a->shared_gate};
+    return most_opened(weights, 2, rows, units);
+}
 
 enum strata_result st_gpu_lower_route(const struct st_route *a, const struct st_gpu_target *t, struct st_gpu_list *list,
                                       struct strata_error *err)
@@ -387,12 +441,13 @@ static void silu_mul(st_addr h, st_addr up, uint32_t rows, uint32_t width, struc
     }
 }
 
-/* The up products, of all entries or of the shared expert, where they are not joined to the gate's; then a prompt's tiles. */
+/* The up products, of all entries or of the shared expert, where they are not joined to the gate's; then a prompt's tiles; then
+ * opened weights. */
 uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint32_t units)
 {
-    (void)units;
+    const struct st_weight *const weights[] = {a->shared_gate, a->shared_up, a->shared_down};
     return ((uint64_t)rows * (a->used + 1) * a->width * 4 + 15) / 16 * 16 +
-           (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16;
+           (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16 + most_opened(weights, 3, rows, units);
 }
 
 static void combine(const struct st_experts *a, st_addr where, uint32_t n, struct st_gpu_list *list)

@@ -51,7 +51,7 @@ void st_gpu_list_free(struct st_gpu_list *list);
 struct st_gpu_target {
     uint32_t lanes, units; /* as in st_device_info */
     st_addr scratch;       /* at least st_gpu_scratch of every command; shared by all commands */
-    uint64_t scratch_bytes;
+    uint64_t scratch_bytes; /* a multiple of 16 */
 };
 
 static inline st_addr st_gpu_at(const void *p)

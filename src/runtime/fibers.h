@@ -5,7 +5,7 @@
 
 #include "runtime/runtime.h"
 
-enum { ST_FIBERS_MAX = 256, ST_FIBERS_LANES = 64 };
+enum { ST_FIBERS_MAX = 512, ST_FIBERS_LANES = 64 };
 
 enum st_item_state {
     ST_ITEM_RUNS,

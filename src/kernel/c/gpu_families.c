@@ -68,6 +68,7 @@ static void quantize_row(enum st_act act, uint8_t *to, const float *x, uint32_t 
         }
         for (uint32_t e = i; e < i + part; e++) {
             to[ST_PLACE(n, e)] = (uint8_t)q[e - i];
+            to[(act == ST_ACT_Q8 ? ST_Q8_PLAIN(n) : ST_Q8K_PLAIN(n)) + e] = (uint8_t)q[e - i];
             if (act == ST_ACT_Q8)
                 to[ST_Q8_TRANSPOSED(n) + ST_T_PLACE(n, e)] = (uint8_t)q[e - i];
         }
@@ -294,6 +295,23 @@ static void gemm_family(const struct st_dot_table *dot, int type, bool pair, con
             gemm_row(dot, type, pair, args, (uint32_t)tile[4 * t], (uint32_t)(tile[4 * t + 1] + i));
 }
 
+/* Opened weights have no form here: their product reads the matrix as it is in the file, which its arguments name as well. */
+static void gemm_wide(const struct st_dot_table *dot, const union st_arg *args)
+{
+    const uint32_t rows = args[7].i, row_bytes = args[8].i;
+    const int type = (int)args[5].i;
+    const float scale = args[12].i ? *(const float *)at(args[3]) : 1.0f;
+    for (uint32_t i = 0; i < args[9].i; i++)
+        for (uint32_t r = 0; r < rows; r += STRIP) {
+            const uint32_t strip = rows - r < STRIP ? rows - r : STRIP;
+            float *y = (float *)at(args[0]) + (size_t)i * args[11].i + r;
+            one_row(dot, type, st_type_info(type)->act, y, (const uint8_t *)at(args[4]) + (size_t)r * row_bytes, strip,
+                    (const uint8_t *)at(args[2]) + (size_t)i * args[10].i, args[6].i);
+            for (uint32_t o = 0; o < strip; o++)
+                y[o] *= scale;
+        }
+}
+
 /* Float weights: sums of 16 columns, added in ascending order. */
 static void gemm_floats(int type, const union st_arg *args)
 {
@@ -368,5 +386,7 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     const int gemm = st_gpu_gemm_type(kernel, &pair);
     if (gemm >= 0)
         gemm_family(dot, gemm, pair, grid, args);
-    return type >= 0 || gemm >= 0; /* others have no form here: simulated devices run the GPU's own source */
+    if (st_gpu_gemm_is_wide(kernel))
+        gemm_wide(dot, args);
+    return type >= 0 || gemm >= 0 || st_gpu_gemm_is_wide(kernel) || st_gpu_gemm_opens(kernel); /* others have no form here: simulated devices run the GPU's own source */
 }

@@ -47,8 +47,8 @@ KERNEL(GROUP) st_dialect(global uint *out, global int *sums, global uint *flag, 
     struct st_tile d;
     for (uint i = 0; i < ST_TILE_VALUES; i++)
         d.v[i] = (int)i;
-    const struct st_tile_a a = st_tile_load_a((local const char *)operands, 32);
-    const struct st_tile_b b = st_tile_load_b((local const char *)(operands + 32), 32);
+    const struct st_tile_a a = st_tile_load_a((local const char *)operands, 32, 0);
+    const struct st_tile_b b = st_tile_load_b((local const char *)(operands + 32), 32, 0);
     st_tile_multiply(&d, &a, &b);
     st_tile_multiply(&d, &a, &b);
     if (item < ST_LANES)

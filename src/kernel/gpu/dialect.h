@@ -17,11 +17,19 @@
 
 /* KERNEL(work-items in a group) name(arguments) */
 #define KERNEL(group) kernel __attribute__((reqd_work_group_size(group, 1, 1))) void
+/* Before KERNEL: a unit must be able to hold so many groups of `group` at once, which limits their registers. NVIDIA's text
+ * has a line for it, which scripts/gpu_image.py writes where it finds this hint. */
+#ifdef __NVPTX__
+#define GROUPS_OF_A_UNIT(group, groups) __attribute__((work_group_size_hint(group, 1, groups)))
+#else
+#define GROUPS_OF_A_UNIT(group, groups)
+#endif
 /* Local memory of a kernel, at its outermost scope; it may be read as vectors of 16 bytes. */
 #define LOCAL_ARRAY(type, name, count) local type name[count] __attribute__((aligned(16)))
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 #define UNROLL_TERMS _Pragma("unroll 8")
+#define KEEP_LOOP _Pragma("unroll 1")
 /* A table of the program that lanes read at different places, and a pointer into one. NVIDIA's constant memory serves one
  * address at a time, so it is global memory there. */
 #ifdef __NVPTX__
@@ -427,8 +435,8 @@ INLINE void st_store_system(global uint *to, uint value)
 /* ---- matrix fragments: D (16 x 16 int) += A (16 x 32 signed bytes, row by row) * B (32 x 16, column by column) ----
  *
  * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column
- * of B are 32 consecutive bytes in local memory, stride bytes apart (a multiple of 4), and stay unchanged from load to
- * multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i).
+ * of B are 32 consecutive bytes in local memory, stride bytes apart (base and stride multiples of 16), from base + at (at
+ * known when compiled) on, and stay unchanged from load to multiply. Value i of the accumulator belongs to row st_tile_row(i) and column st_tile_column(i).
  *
  * st_tile_product: D = start + A * B, start the same number everywhere; which 0 or 1: only the first or the second 16
  * columns of A with those rows of B (known when compiled), 2: all. */
@@ -446,13 +454,45 @@ typedef int st_int8 __attribute__((ext_vector_type(8)));
 #define ST_TILE_VALUES 4
 #define ST_TILE_MFMA
 typedef int st_int4 __attribute__((ext_vector_type(4)));
+typedef float st_float4 __attribute__((ext_vector_type(4)));
+typedef short st_short2 __attribute__((ext_vector_type(2)));
+typedef short st_short4 __attribute__((ext_vector_type(4)));
 #else
 #define ST_TILE_VALUES (256 / ST_LANES)
+#endif
+
+/* 1 where values 2 i and 2 i + 1 stand side by side in a row, the first in an even column. */
+#ifdef ST_TILE_NVIDIA
+#define ST_TILE_PAIRS 1
+#else
+#define ST_TILE_PAIRS 0
 #endif
 
 struct st_tile {
     int v[ST_TILE_VALUES];
 };
+
+/* Between parts of a calculation whose values do not fit into registers at once: instructions are not moved across it where a
+ * compiler would begin loads too early. */
+INLINE void st_keep_order(void)
+{
+#ifdef __AMDGCN__
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
+/* The same of floats: D (16 x 16 f32) += A (16 x 16 BF16) * B (16 x 16), A and B loaded like those above, a row of A and a
+ * column of B are 16 numbers. Products are exact; sums are rounded or cut to f32, in an order that is the unit's own.
+ * ST_TILE_FLOATS: 1 where there is such a unit. */
+#if (defined(ST_TILE_NVIDIA) && __CUDA_ARCH__ >= 800) || defined(ST_TILE_WMMA) || defined(ST_TILE_MFMA) || \
+    (defined(ST_HOST) && ST_LANES == 32)
+#define ST_TILE_FLOATS 1
+struct st_tile_floats {
+    float v[ST_TILE_VALUES];
+};
+#else
+#define ST_TILE_FLOATS 0
+#endif
 
 #if defined(ST_TILE_NVIDIA)
 
@@ -463,20 +503,27 @@ struct st_tile_a {
 struct st_tile_b {
     uint r[4]; /* column g words t and t + 4, column g + 8 words t and t + 4 */
 };
-INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+/* Four blocks of 8 rows x 16 bytes; each lane names a row of one. Volatile, because a barrier between stores and this load must
+ * stay where it is. */
+INLINE void st_tile_blocks(uint *r, local const char *row, uint at)
 {
-    const uint g = st_lane() / 4, t = st_lane() % 4;
-    local const uint *low = (local const uint *)(base + g * stride),
-                     *high = (local const uint *)(base + (g + 8) * stride);
-    struct st_tile_a a = {{low[t], high[t], low[t + 4], high[t + 4]}};
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + %5];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "l"(row), "i"(at)
+                     : "memory");
+}
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride, uint at)
+{
+    const uint lane = st_lane();
+    struct st_tile_a a;
+    st_tile_blocks(a.r, base + lane % 16 * stride + lane / 16 * 16, at);
     return a;
 }
-INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride, uint at)
 {
-    const uint g = st_lane() / 4, t = st_lane() % 4;
-    local const uint *low = (local const uint *)(base + g * stride),
-                     *high = (local const uint *)(base + (g + 8) * stride);
-    struct st_tile_b b = {{low[t], low[t + 4], high[t], high[t + 4]}};
+    const uint lane = st_lane();
+    struct st_tile_b b;
+    st_tile_blocks(b.r, base + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 16, at);
     return b;
 }
 INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
@@ -526,6 +573,19 @@ INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const 
 #endif
     }
 }
+#if ST_TILE_FLOATS
+INLINE void st_tile_multiply_bf16(struct st_tile_floats *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        float *v = d->v + 4 * h;
+        __asm__("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                "{%0, %1, %2, %3};"
+                : "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3])
+                : "r"(a->r[0]), "r"(a->r[1]), "r"(a->r[2]), "r"(a->r[3]), "r"(b->r[2 * h]), "r"(b->r[2 * h + 1]));
+    }
+}
+#endif
 INLINE uint st_tile_row(uint i)
 {
     return st_lane() / 4 + (i & 2) * 4;
@@ -533,6 +593,16 @@ INLINE uint st_tile_row(uint i)
 INLINE uint st_tile_column(uint i)
 {
     return (i & 4) * 2 + st_lane() % 4 * 2 + (i & 1);
+}
+/* v[i] = row[st_tile_column(i)]; row begins at a multiple of 8 bytes. */
+INLINE void st_tile_by_column(uint *v, local const uint *row)
+{
+    UNROLL
+    for (uint h = 0; h < 2; h++) {
+        const uint2 two = *(local const uint2 *)(row + st_tile_column(4 * h));
+        v[4 * h] = v[4 * h + 2] = two.x;
+        v[4 * h + 1] = v[4 * h + 3] = two.y;
+    }
 }
 
 #elif defined(ST_TILE_WMMA)
@@ -545,6 +615,8 @@ INLINE uint st_tile_column(uint i)
 #else
 #define ST_TILE_WORDS 8
 #endif
+typedef short st_short __attribute__((ext_vector_type(2 * ST_TILE_WORDS)));
+typedef float st_float8 __attribute__((ext_vector_type(8)));
 struct st_tile_a {
     uint w[ST_TILE_WORDS];
 };
@@ -566,16 +638,16 @@ INLINE void st_tile_words(uint *w, local const char *base, uint stride)
         w[i] = row[i];
 #endif
 }
-INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride, uint at)
 {
     struct st_tile_a a;
-    st_tile_words(a.w, base, stride);
+    st_tile_words(a.w, base + at, stride);
     return a;
 }
-INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride, uint at)
 {
     struct st_tile_b b;
-    st_tile_words(b.w, base, stride);
+    st_tile_words(b.w, base + at, stride);
     return b;
 }
 INLINE st_int8 st_tile_step(st_int8 c, const struct st_tile_a *a, const struct st_tile_b *b, int k)
@@ -611,6 +683,28 @@ INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const 
     for (int k = 0; k < 2; k++)
         if (which == 2 || which == k)
             c = st_tile_step(c, a, b, k);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        d->v[i] = c[i];
+}
+/* Which columns a lane has does not matter to a sum, as long as A and B agree. */
+INLINE void st_tile_multiply_bf16(struct st_tile_floats *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    st_float8 c;
+    st_short x, y;
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        c[i] = d->v[i];
+    UNROLL
+    for (int i = 0; i < 2 * ST_TILE_WORDS; i++) {
+        x[i] = (short)(a->w[i / 2] >> i % 2 * 16);
+        y[i] = (short)(b->w[i / 2] >> i % 2 * 16);
+    }
+#ifdef __GFX12__
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(x, y, c);
+#else
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, c);
+#endif
     UNROLL
     for (int i = 0; i < 8; i++)
         d->v[i] = c[i];
@@ -651,16 +745,16 @@ INLINE void st_tile_words(uint *w, local const char *base, uint stride)
     w[1] = row[part + 4];
 #endif
 }
-INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride, uint at)
 {
     struct st_tile_a a;
-    st_tile_words(a.w, base, stride);
+    st_tile_words(a.w, base + at, stride);
     return a;
 }
-INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride, uint at)
 {
     struct st_tile_b b;
-    st_tile_words(b.w, base, stride);
+    st_tile_words(b.w, base + at, stride);
     return b;
 }
 INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
@@ -695,6 +789,25 @@ INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const 
     for (int i = 0; i < 4; i++)
         d->v[i] = c[i];
 }
+/* Which columns a lane has does not matter to a sum, as long as A and B agree. */
+INLINE void st_tile_multiply_bf16(struct st_tile_floats *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    st_float4 c = {d->v[0], d->v[1], d->v[2], d->v[3]};
+#ifdef __gfx908__
+    UNROLL
+    for (int k = 0; k < 2; k++) {
+        const st_short2 x = {(short)a->w[k], (short)(a->w[k] >> 16)}, y = {(short)b->w[k], (short)(b->w[k] >> 16)};
+        c = __builtin_amdgcn_mfma_f32_16x16x8bf16(x, y, c, 0, 0, 0);
+    }
+#else
+    const st_short4 x = {(short)a->w[0], (short)(a->w[0] >> 16), (short)a->w[1], (short)(a->w[1] >> 16)};
+    const st_short4 y = {(short)b->w[0], (short)(b->w[0] >> 16), (short)b->w[1], (short)(b->w[1] >> 16)};
+    c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, c, 0, 0, 0);
+#endif
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        d->v[i] = c[i];
+}
 INLINE uint st_tile_row(uint i)
 {
     return st_lane() / 16 * 4 + i;
@@ -716,14 +829,14 @@ struct st_tile_b {
     local const char *base;
     uint stride;
 };
-INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride)
+INLINE struct st_tile_a st_tile_load_a(local const char *base, uint stride, uint at)
 {
-    struct st_tile_a a = {base, stride};
+    struct st_tile_a a = {base + at, stride};
     return a;
 }
-INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride)
+INLINE struct st_tile_b st_tile_load_b(local const char *base, uint stride, uint at)
 {
-    struct st_tile_b b = {base, stride};
+    struct st_tile_b b = {base + at, stride};
     return b;
 }
 INLINE uint st_tile_row(uint i)
@@ -742,6 +855,17 @@ INLINE int st_tile_value(uint i, const struct st_tile_a *a, const struct st_tile
         sum = st_dot4(x[k], y[k], sum);
     return sum;
 }
+#if ST_TILE_FLOATS
+INLINE void st_tile_multiply_bf16(struct st_tile_floats *d, const struct st_tile_a *a, const struct st_tile_b *b)
+{
+    for (uint i = 0; i < ST_TILE_VALUES; i++) {
+        local const ushort *x = (local const ushort *)(a->base + st_tile_row(i) * a->stride);
+        local const ushort *y = (local const ushort *)(b->base + st_tile_column(i) * b->stride);
+        for (uint k = 0; k < 16; k++)
+            d->v[i] = st_fma(st_float_of((uint)x[k] << 16), st_float_of((uint)y[k] << 16), d->v[i]);
+    }
+}
+#endif
 INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b)
 {
     for (uint i = 0; i < ST_TILE_VALUES; i++)
@@ -749,10 +873,21 @@ INLINE void st_tile_multiply(struct st_tile *d, const struct st_tile_a *a, const
 }
 INLINE void st_tile_product(struct st_tile *d, const struct st_tile_a *a, const struct st_tile_b *b, int start, int which)
 {
-    for (uint i = 0; i < ST_TILE_VALUES; i++)
+    for (uint i = 0; i < ST_TILE_VALUES; i++) {
+        st_keep_order();
         d->v[i] = st_tile_value(i, a, b, start, which == 1 ? 4 : 0, which == 0 ? 4 : 8);
+    }
 }
 
+#endif
+
+#ifndef ST_TILE_NVIDIA
+INLINE void st_tile_by_column(uint *v, local const uint *row)
+{
+    UNROLL_TERMS
+    for (uint i = 0; i < ST_TILE_VALUES; i++)
+        v[i] = row[st_tile_column(i)];
+}
 #endif
 
 #endif

@@ -4,32 +4,32 @@
  *
  * A group of 256 work-items computes a tile of outputs: GEMM_OUT weight rows times GEMM_ROWS(mode) activation rows, going
  * through the columns in steps of GEMM_STEP:
- *  1. every work-item opens one part (32 weights, open.h) of one weight row into signed bytes in local memory, with its
- *     scales; activation bytes come by 16-byte copies;
+ *  1. weights come to local memory as signed bytes with their scales, activation bytes by 16-byte copies;
  *  2. every wave multiplies its share of the tile, 16 x 16 outputs at a time (st_tile_product), and adds the exact sums with
  *     their scales: types of 32 and 64 elements to the float accumulators, types of 256 to integers that are added to the
  *     accumulators at the end of each block.
- * Where copies run ahead, local memory holds two steps, and half of the waves open the next one before they multiply while
- * the others do it afterwards, so that memory, vector and matrix units work at the same time.
+ * Where copies run ahead, local memory holds two steps. In GEMM_FEW and GEMM_PAIR every work-item opens one part (32 weights,
+ * open.h) of one weight row, half of the waves the next step's before they multiply while the others do it afterwards, so that
+ * memory, vector and matrix units work at the same time. GEMM_WIDE and GEMM_LARGE take weights that are open already (gemm_wide.h).
  * Limit: instructions of scaling (three for each output and 32 columns) and of opening.
  *
- * Modes: GEMM_WIDE 128 activation rows; GEMM_FEW 64 and tiles of 16 of them skipped where there are fewer; GEMM_PAIR as FEW
+ * Modes: GEMM_WIDE 128 activation rows; GEMM_LARGE the same for types of 256, whose sums take two registers each, by a group of
+ * 512 work-items; GEMM_FEW 64 and tiles of 16 of them skipped where there are fewer; GEMM_PAIR as FEW
  * with 64 rows of two matrices each, whose results are joined (silu(gate) * up). */
 #ifndef ST_GEMM_H
 #define ST_GEMM_H
 
-#ifndef ST_HOST
-#define PART_SPACE global
-#endif
-#include "layout.h"
-#include "open.h"
+#include "opened.h"
 
 #define GEMM_GROUP 256
+#define GEMM_LARGE_GROUP 512
 #define GEMM_OUT ST_GEMM_OUT
 #define GEMM_WIDE 0
 #define GEMM_FEW 1
 #define GEMM_PAIR 2
-#define GEMM_ROWS(mode) ((mode) == GEMM_WIDE ? ST_GEMM_WIDE : ST_GEMM_FEW)
+#define GEMM_LARGE 3
+#define GEMM_IS_WIDE(mode) ((mode) == GEMM_WIDE || (mode) == GEMM_LARGE)
+#define GEMM_ROWS(mode) (GEMM_IS_WIDE(mode) ? ST_GEMM_WIDE : ST_GEMM_FEW)
 #define GEMM_STEP 64
 /* Bytes from row to row in local memory; multiples of 16 with which eight neighbouring rows are in different banks. */
 #define GEMM_STRIDE 80
@@ -38,21 +38,29 @@
 /* How the tile is shared: GEMM_PARTS waves side by side over the activation rows (tile number i of 16 rows belongs to wave
  * i % GEMM_PARTS), each with GEMM_A x GEMM_B tiles of 16 x 16; GEMM_PAIR: the tiles of a wave alternate between gate and up. */
 #if ST_LANES == 32
-#define GEMM_PARTS(mode) ((mode) == GEMM_FEW ? 1 : 2)
-#define GEMM_A(mode) ((mode) == GEMM_PAIR ? 2 : 4)
+#define GEMM_PARTS(mode) ((mode) == GEMM_FEW ? 1 : (mode) == GEMM_LARGE ? 4 : 2)
+#define GEMM_A(mode) ((mode) == GEMM_PAIR || (mode) == GEMM_LARGE ? 2 : 4)
 #define GEMM_B(mode) ((mode) == GEMM_FEW ? 1 : 2)
 #elif ST_LANES == 64
-#define GEMM_PARTS(mode) ((mode) == GEMM_WIDE ? 2 : 1)
+#define GEMM_PARTS(mode) (GEMM_IS_WIDE(mode) ? 2 : 1)
 #define GEMM_A(mode) 4
 #define GEMM_B(mode) ((mode) == GEMM_WIDE ? 4 : 2)
 #else /* a work-item is a wave; 16 or 32 of them multiply */
 #define GEMM_PARTS(mode) 4
-#define GEMM_A(mode) ((mode) == GEMM_WIDE ? 2 : 1)
+#define GEMM_A(mode) (GEMM_IS_WIDE(mode) ? 2 : 1)
 #define GEMM_B(mode) ((mode) == GEMM_PAIR ? 2 : 1)
 #endif
+/* Tiles without activation rows are left out, except where all are there as a rule and a branch would keep the compiler from
+ * mixing the work of neighbouring tiles. */
+#define GEMM_SKIPS(mode) (!GEMM_IS_WIDE(mode) || !ST_COPIES_AHEAD)
 #define GEMM_B_MOST (ST_LANES == 64 ? 4 : 2)
 #define GEMM_WAVES(mode) (GEMM_OUT / 16 / GEMM_B(mode) * GEMM_PARTS(mode))
 #define GEMM_TILES_MOST (ST_LANES == 64 ? 16 : ST_LANES == 32 ? 8 : 2)
+#if defined(ST_TILE_NVIDIA) || defined(ST_TILE_WMMA) || ST_LANES == 64
+#define GEMM_UNROLL_PARTS UNROLL
+#else /* a part is long without matrix units */
+#define GEMM_UNROLL_PARTS KEEP_LOOP
+#endif
 #if ST_LANES == 1
 #define GEMM_UNROLL
 #else
@@ -61,18 +69,30 @@
 
 /* Local memory, in bytes from its start. Scales of a step: part by part (of 16 or 32 columns), a row of GEMM_OUT numbers
  * each, floats or the integers of the types of 256; then the floats that are added (PART_OFFSET). */
-#define GEMM_SLOTS (ST_COPIES_AHEAD ? 2 : 1)
+/* Steps in local memory, and steps between two barriers: of large products two where a unit has room for it. */
+#if defined(__NVPTX__) && __CUDA_ARCH__ == 900
+#define GEMM_SLOTS(mode) (GEMM_IS_WIDE(mode) ? 4 : 2)
+#define GEMM_BATCH(mode) (GEMM_IS_WIDE(mode) ? 2 : 1)
+#else
+#define GEMM_SLOTS(mode) (ST_COPIES_AHEAD ? 2 : 1)
+#define GEMM_BATCH(mode) 1
+#endif
+#define GEMM_XS_SLOTS(mode) (GEMM_SLOTS(mode) > 2 ? 2 : GEMM_SLOTS(mode))
 #define GEMM_SCALES(type) (PART_HALVES(type) ? 4 : 2)
 #define GEMM_W_BYTES (GEMM_OUT * GEMM_STRIDE)
 #define GEMM_X_BYTES(mode) (GEMM_ROWS(mode) * GEMM_STRIDE)
 #define GEMM_WS_BYTES(type) ((GEMM_SCALES(type) + (PART_OFFSET(type) ? 2 : 0)) * GEMM_OUT * 4)
-#define GEMM_XS_BYTES(type, mode) (PART_LARGE(type) ? 0 : (PART_OFFSET(type) ? 4 : 2) * GEMM_ROWS(mode) * 4)
-#define GEMM_AT_X(type, mode) (GEMM_SLOTS * GEMM_W_BYTES)
-#define GEMM_AT_WS(type, mode) (GEMM_AT_X(type, mode) + GEMM_SLOTS * GEMM_X_BYTES(mode))
-#define GEMM_AT_XS(type, mode) (GEMM_AT_WS(type, mode) + GEMM_SLOTS * GEMM_WS_BYTES(type))
+/* Of activations, floats: the scales of the step's parts, then the sums, part by part; GEMM_WIDE: those of 256 columns, eight to
+ * an activation row. */
+#define GEMM_XS_ROW 32
+#define GEMM_XS_BYTES(type, mode) \
+    (PART_LARGE(type) ? 0 : (PART_OFFSET(type) ? 2 : 1) * GEMM_ROWS(mode) * (GEMM_IS_WIDE(mode) ? GEMM_XS_ROW : 8))
+#define GEMM_AT_X(type, mode) (GEMM_SLOTS(mode) * GEMM_W_BYTES)
+#define GEMM_AT_WS(type, mode) (GEMM_AT_X(type, mode) + GEMM_SLOTS(mode) * GEMM_X_BYTES(mode))
+#define GEMM_AT_XS(type, mode) (GEMM_AT_WS(type, mode) + GEMM_SLOTS(mode) * GEMM_WS_BYTES(type))
 /* Of blocks of 256, once: d and dmin of the weights, d of the activations, minima (bytes, each sixteen twice) and the sums of
  * 16 activations (sixteen upper, sixteen lower bytes). */
-#define GEMM_AT_WD(type, mode) (GEMM_AT_XS(type, mode) + GEMM_SLOTS * GEMM_XS_BYTES(type, mode))
+#define GEMM_AT_WD(type, mode) (GEMM_AT_XS(type, mode) + GEMM_XS_SLOTS(mode) * GEMM_XS_BYTES(type, mode))
 #define GEMM_AT_WM(type, mode) (GEMM_AT_WD(type, mode) + (PART_LARGE(type) ? GEMM_OUT * 4 : 0))
 #define GEMM_AT_XD(type, mode) (GEMM_AT_WM(type, mode) + (PART_MIN(type) ? GEMM_OUT * 4 : 0))
 #define GEMM_AT_MINS(type, mode) (GEMM_AT_XD(type, mode) + (PART_LARGE(type) ? GEMM_ROWS(mode) * 4 : 0))
@@ -84,7 +104,7 @@
 
 /* Where a work-item takes its share of a step from. */
 struct gemm_source {
-    global const uchar *weights; /* the row that it opens a part of */
+    global const uchar *weights; /* the row that it opens a part of, if it does */
     global const uchar *x[2];    /* the rows of which it copies a vector */
     global const uchar *scales;  /* the row whose scales and sums it brings */
 };
@@ -95,15 +115,15 @@ struct gemm_sums {
     int block[GEMM_TILES_MOST * ST_TILE_VALUES]; /* of blocks of 256 */
 };
 
-/* Step 1, activations. */
+/* Step 1, activation bytes of a step, and at the end of a block with minima the sums of its activations. */
 INLINE void gemm_copy(int type, int mode, local uchar *memory, const struct gemm_source *from, uint n, uint step, uint slot)
 {
-    const uint item = st_item(), row = item / 4, plane = item % 4;
-    local uchar *to = memory + GEMM_AT_X(type, mode) + slot * GEMM_X_BYTES(mode) + row * GEMM_STRIDE + plane * 16;
+    const uint item = st_item(), row = item / 4, quarter = item % 4;
+    local uchar *to = memory + GEMM_AT_X(type, mode) + slot * GEMM_X_BYTES(mode) + row * GEMM_STRIDE + quarter * 16;
+    const uint at = (PART_LARGE(type) ? ST_Q8K_PLAIN(n) : ST_Q8_PLAIN(n)) + step * GEMM_STEP + quarter * 16;
     UNROLL
     for (uint i = 0; i < GEMM_ROWS(mode) / 64; i++)
-        st_copy_issue_near((local uint4 *)(to + i * 64 * GEMM_STRIDE),
-                           (global const uint4 *)(from->x[i] + (ulong)(plane * ST_UNITS(n) + step) * 16));
+        st_copy_issue_near((local uint4 *)(to + i * 64 * GEMM_STRIDE), (global const uint4 *)(from->x[i] + at));
     if (PART_MIN(type) && step % 4 == 3 && item < GEMM_ROWS(mode) * 2)
         st_copy_issue_near((local uint4 *)(memory + GEMM_AT_SUMS(type, mode) + item / 2 * GEMM_MIN_STRIDE + item % 2 * 16),
                            (global const uint4 *)(from->scales + ST_Q8K_PAIRS(n) + step / 4 * 32 + item % 2 * 16));
@@ -187,6 +207,37 @@ INLINE uint gemm_wave(void)
     return ST_LANES == 1 ? st_item() : st_item() / ST_LANES;
 }
 
+/* Scale (which 0) or sum (1) of part k of a step's activations in row r. GEMM_WIDE: the two vectors of a row change places every
+ * four rows, so that eight neighbouring rows are in different banks. */
+INLINE float gemm_x_scale(int type, int mode, local const uchar *memory, uint step, uint slot, uint which, uint k, uint r)
+{
+    local const uchar *base = memory + GEMM_AT_XS(type, mode);
+    if (GEMM_IS_WIDE(mode)) {
+        const uint part = step % 4 * 2 + k;
+        base += step / 4 % GEMM_XS_SLOTS(mode) * GEMM_XS_BYTES(type, mode) + which * GEMM_ROWS(mode) * GEMM_XS_ROW;
+        return *(local const float *)(base + r * GEMM_XS_ROW + (part / 4 ^ r / 4 % 2) * 16 + part % 4 * 4);
+    }
+    return ((local const float *)(base + slot * GEMM_XS_BYTES(type, mode)))[(2 * which + k) * GEMM_ROWS(mode) + r];
+}
+
+/* What the products of a part are multiplied with, for the values that a lane has: bits of floats, or in blocks of 256 integers. */
+struct gemm_w_scales {
+    uint scale[2][GEMM_B_MOST][ST_TILE_VALUES], offset[GEMM_B_MOST][ST_TILE_VALUES];
+};
+
+INLINE void gemm_take_w(int type, int mode, struct gemm_w_scales *to, local const uint *scales, uint wb, uint k)
+{
+    const uint halves = PART_HALVES(type) ? 2 : 1;
+    UNROLL
+    for (uint j = 0; j < GEMM_B(mode); j++) {
+        UNROLL
+        for (uint h = 0; h < halves; h++)
+            st_tile_by_column(to->scale[h][j], scales + (k * halves + h) * GEMM_OUT + wb + j * 16);
+        if (PART_OFFSET(type))
+            st_tile_by_column(to->offset[j], scales + (2 + k) * GEMM_OUT + wb + j * 16);
+    }
+}
+
 /* Step 2. parts: of 32 columns in this step. count: activation rows. */
 INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_sums *s, uint step, uint parts, uint slot,
                           uint count)
@@ -195,42 +246,48 @@ INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_s
     if (ST_LANES == 1 && wave >= GEMM_WAVES(mode))
         return;
     local const char *w = (local const char *)memory + slot * GEMM_W_BYTES + wb * GEMM_STRIDE;
-    local const char *x = (local const char *)memory + GEMM_AT_X(type, mode) + slot * GEMM_X_BYTES(mode);
+    local const char *x = (local const char *)memory + GEMM_AT_X(type, mode) + slot * GEMM_X_BYTES(mode) + wa * 16 * GEMM_STRIDE;
     const uint scales = GEMM_AT_WS(type, mode) + slot * GEMM_WS_BYTES(type);
-    const uint xscales = GEMM_AT_XS(type, mode) + slot * GEMM_XS_BYTES(type, mode);
-    for (uint k = 0; k < parts; k++) {
+    GEMM_UNROLL_PARTS
+    for (uint k = 0; k < 2; k++) {
+        if (k >= parts)
+            continue;
         struct st_tile_b b[GEMM_B_MOST];
+        struct gemm_w_scales ws;
         UNROLL
         for (uint j = 0; j < GEMM_B(mode); j++)
-            b[j] = st_tile_load_b(w + j * 16 * GEMM_STRIDE + k * 32, GEMM_STRIDE);
+            b[j] = st_tile_load_b(w, GEMM_STRIDE, j * 16 * GEMM_STRIDE + k * 32);
+        gemm_take_w(type, mode, &ws, (local const uint *)(memory + scales), wb, k);
         UNROLL
         for (uint i = 0; i < GEMM_A(mode); i++) {
             const uint row = (i * GEMM_PARTS(mode) + wa) * 16;
-            if (row >= count)
+            if (GEMM_SKIPS(mode) && row >= count)
                 continue;
-            const struct st_tile_a a = st_tile_load_a(x + row * GEMM_STRIDE + k * 32, GEMM_STRIDE);
+            const struct st_tile_a a = st_tile_load_a(x, GEMM_STRIDE, i * GEMM_PARTS(mode) * 16 * GEMM_STRIDE + k * 32);
+            float xd[ST_TILE_VALUES], xs[ST_TILE_VALUES];
+            GEMM_UNROLL
+            for (uint v = 0; !PART_LARGE(type) && v < ST_TILE_VALUES; v++) {
+                xd[v] = gemm_x_scale(type, mode, memory, step, slot, 0, k, row + st_tile_row(v));
+                if (PART_OFFSET(type))
+                    xs[v] = gemm_x_scale(type, mode, memory, step, slot, 1, k, row + st_tile_row(v));
+            }
             UNROLL
             for (uint j = 0; j < GEMM_B(mode); j++) {
                 const uint first = (i * GEMM_B(mode) + j) * ST_TILE_VALUES;
                 UNROLL
                 for (uint h = 0; h < (PART_HALVES(type) ? 2u : 1u); h++) {
-                    const uint at = (k * (PART_HALVES(type) ? 2u : 1u) + h) * GEMM_OUT + wb + j * 16;
                     struct st_tile d;
                     st_tile_product(&d, &a, &b[j], PART_LARGE(type) ? 0 : GEMM_MAGIC, PART_HALVES(type) ? (int)h : 2);
                     GEMM_UNROLL
                     for (uint v = 0; v < ST_TILE_VALUES; v++) {
-                        const uint r = row + st_tile_row(v), c = st_tile_column(v);
                         if (PART_LARGE(type)) {
-                            s->block[first + v] += GEMM_INTS(scales)[at + c] * d.v[v];
-                        } else {
-                            const float sum = st_float_of(d.v[v]) - 12582912.0f;
-                            s->acc[first + v] = st_fma(
-                                GEMM_FLOATS(scales)[at + c] * GEMM_FLOATS(xscales)[k * GEMM_ROWS(mode) + r], sum, s->acc[first + v]);
-                            if (PART_OFFSET(type))
-                                s->acc[first + v] =
-                                    st_fma(GEMM_FLOATS(scales)[(2 + k) * GEMM_OUT + wb + j * 16 + c],
-                                           GEMM_FLOATS(xscales)[(2 + k) * GEMM_ROWS(mode) + r], s->acc[first + v]);
+                            s->block[first + v] += (int)ws.scale[h][j][v] * d.v[v];
+                            continue;
                         }
+                        s->acc[first + v] = st_fma(st_float_of(ws.scale[h][j][v]) * xd[v],
+                                                   st_float_of((uint)d.v[v]) - 12582912.0f, s->acc[first + v]);
+                        if (PART_OFFSET(type))
+                            s->acc[first + v] = st_fma(st_float_of(ws.offset[j][v]), xs[v], s->acc[first + v]);
                     }
                 }
             }
@@ -241,17 +298,17 @@ INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_s
     UNROLL
     for (uint i = 0; i < GEMM_A(mode); i++) {
         const uint row = (i * GEMM_PARTS(mode) + wa) * 16;
-        if (row >= count)
+        if (GEMM_SKIPS(mode) && row >= count)
             continue;
         UNROLL
         for (uint j = 0; j < GEMM_B(mode); j++) {
             const uint first = (i * GEMM_B(mode) + j) * ST_TILE_VALUES;
             struct st_tile upper, lower;
             if (PART_MIN(type)) {
-                const struct st_tile_a a = st_tile_load_a(
-                    (local const char *)memory + GEMM_AT_SUMS(type, mode) + row * GEMM_MIN_STRIDE, GEMM_MIN_STRIDE);
-                const struct st_tile_b m = st_tile_load_b(
-                    (local const char *)memory + GEMM_AT_MINS(type, mode) + (wb + j * 16) * GEMM_MIN_STRIDE, GEMM_MIN_STRIDE);
+                const struct st_tile_a a = st_tile_load_a((local const char *)memory + wa * 16 * GEMM_MIN_STRIDE, GEMM_MIN_STRIDE,
+                                                          GEMM_AT_SUMS(type, mode) + i * GEMM_PARTS(mode) * 16 * GEMM_MIN_STRIDE);
+                const struct st_tile_b m = st_tile_load_b((local const char *)memory + wb * GEMM_MIN_STRIDE, GEMM_MIN_STRIDE,
+                                                          GEMM_AT_MINS(type, mode) + j * 16 * GEMM_MIN_STRIDE);
                 st_tile_product(&upper, &a, &m, 0, 0);
                 st_tile_product(&lower, &a, &m, 0, 1);
             }
@@ -270,21 +327,26 @@ INLINE void gemm_multiply(int type, int mode, local uchar *memory, struct gemm_s
     }
 }
 
-/* The whole product of the tile. */
-INLINE void gemm_run(int type, int mode, local uchar *memory, struct gemm_sums *s, const struct gemm_source *from, uint n,
-                     uint count)
+INLINE void gemm_clear(int mode, struct gemm_sums *s)
 {
-    const uint steps = (n + GEMM_STEP - 1) / GEMM_STEP;
     GEMM_UNROLL
     for (uint i = 0; i < GEMM_A(mode) * GEMM_B(mode) * ST_TILE_VALUES; i++) {
         s->acc[i] = 0.0f;
         s->block[i] = 0;
     }
+}
+
+/* The whole product of a tile whose weights the group opens. */
+INLINE void gemm_run(int type, int mode, local uchar *memory, struct gemm_sums *s, const struct gemm_source *from, uint n,
+                     uint count)
+{
+    const uint steps = (n + GEMM_STEP - 1) / GEMM_STEP;
+    gemm_clear(mode, s);
     if (PART_GRID(type)) {
         part_load_grid(type, (local uint *)(memory + GEMM_AT_GRID(type, mode)), GEMM_GROUP);
         st_barrier();
     }
-    if (GEMM_SLOTS == 1) {
+    if (GEMM_SLOTS(mode) == 1) {
         for (uint step = 0; step < steps; step++) {
             const uint parts = n / 32 - 2 * step < 2 ? 1 : 2;
             st_barrier();
@@ -322,6 +384,22 @@ INLINE void gemm_store(int mode, const struct gemm_sums *s, global float *y, uin
 {
     const uint wave = gemm_wave(), wa = wave % GEMM_PARTS(mode), wb = wave / GEMM_PARTS(mode) * GEMM_B(mode) * 16;
     if (ST_LANES == 1 && wave >= GEMM_WAVES(mode))
+        return;
+    const bool pairs = ST_TILE_PAIRS && mode != GEMM_PAIR && count == GEMM_ROWS(mode) && left == GEMM_OUT && ldy % 2 == 0 &&
+                       ((ulong)y & 7) == 0;
+    UNROLL
+    for (uint i = 0; i < GEMM_A(mode); i++)
+        UNROLL
+        for (uint j = 0; pairs && j < GEMM_B(mode); j++) {
+            const uint first = (i * GEMM_B(mode) + j) * ST_TILE_VALUES;
+            UNROLL
+            for (uint v = 0; v < ST_TILE_VALUES; v += 2) {
+                const uint r = row0 + (i * GEMM_PARTS(mode) + wa) * 16 + st_tile_row(v), o = o0 + wb + j * 16 + st_tile_column(v);
+                const uint2 two = {st_bits_of(s->acc[first + v] * scale), st_bits_of(s->acc[first + v + 1] * scale)};
+                *(global uint2 *)(y + (ulong)r * ldy + o) = two;
+            }
+        }
+    if (pairs)
         return;
     UNROLL
     for (uint i = 0; i < GEMM_A(mode); i++)

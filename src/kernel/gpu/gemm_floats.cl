@@ -3,8 +3,9 @@
  *
  * A group of 256 work-items computes 128 weight rows times 64 activation rows, each work-item 8 x 4 outputs, in steps of 16
  * columns. The next step's values are loaded to registers while this one's are multiplied from local memory, where they lie
- * column by column as floats; two steps alternate. Limit: fused multiply-adds. */
-#include "dialect.h"
+ * column by column as floats; two steps alternate. Limit: fused multiply-adds. BF16 weights go to the matrix units where
+ * those take them (gemm_bf16.h). */
+#include "gemm_bf16.h"
 
 #define GROUP 256
 #define OUT 128
@@ -145,4 +146,15 @@ INLINE void floats_tile(int type, local float *memory, global float *y, global c
 
 FLOATS(st_gemm_f32, F32)
 FLOATS(st_gemm_f16, F16)
-FLOATS(st_gemm_bf16, BF16)
+KERNEL(GROUP)
+st_gemm_bf16(global float *restrict y, global const uchar *restrict w, global const uchar *restrict x,
+             global const float *restrict scales, uint n, uint rows, uint row_bytes, uint total, uint stride, uint ldy, uint scaled)
+{
+#if ST_TILE_FLOATS
+    LOCAL_ARRAY(uint4, memory, BF16_BYTES / 16);
+    bf16_tile((local uchar *)memory, y, w, x, scaled ? scales[0] : 1.0f, n, rows, row_bytes, total, stride, ldy);
+#else
+    LOCAL_ARRAY(float, memory, 2 * STEP * (W_STRIDE + X_STRIDE));
+    floats_tile(BF16, memory, y, w, x, scaled ? scales[0] : 1.0f, n, rows, row_bytes, total, stride, ldy);
+#endif
+}

@@ -1,9 +1,8 @@
-/* Prompt products, types of 256 elements without a grid, Q8K activations; body and limits in gemm.h. */
-#include "gemm.h"
+/* Large prompt products, opened weights of types of 256 elements (scales for 32 columns or for 16, without and with minima), Q8K
+ * activations; body and limits in gemm_wide.h. */
+#include "gemm_wide.h"
 
-GEMM(st_gemm_q2_k, T_Q2_K, GEMM_WIDE)
-GEMM(st_gemm_q3_k, T_Q3_K, GEMM_WIDE)
-GEMM(st_gemm_q4_k, T_Q4_K, GEMM_WIDE)
-GEMM(st_gemm_q5_k, T_Q5_K, GEMM_WIDE)
-GEMM(st_gemm_q6_k, T_Q6_K, GEMM_WIDE)
-GEMM(st_gemm_iq4_xs, T_IQ4_XS, GEMM_WIDE)
+GEMM_WIDE_KERNEL(st_gemm_k32, T_IQ4_XS)
+GEMM_WIDE_KERNEL(st_gemm_k16, T_Q6_K)
+GEMM_WIDE_KERNEL(st_gemm_k32m, T_Q4_K)
+GEMM_WIDE_KERNEL(st_gemm_k16m, T_Q2_K)

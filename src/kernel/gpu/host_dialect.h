@@ -32,11 +32,13 @@ typedef struct {
 #define global
 #define local
 #define KERNEL(group) static void
+#define GROUPS_OF_A_UNIT(group, groups)
 #define LOCAL_ARRAY(type, name, count) type *const name = st_fiber_local(st_item_now, (count) * sizeof(type))
 /* Not forced, so that the kernels of all types share their bodies. */
 #define INLINE static inline __attribute__((unused))
 #define UNROLL
 #define UNROLL_TERMS
+#define KEEP_LOOP
 #define ST_TABLE static const
 #define ST_TABLE_AT const
 

@@ -38,6 +38,12 @@
 
 #include "floats_q.cl"
 #undef GROUP
+#include "open.cl"
+
+#include "open_k.cl"
+
+#include "open_iq.cl"
+
 #include "gemm.cl"
 
 #include "gemm_experts.cl"
@@ -45,8 +51,6 @@
 #include "gemm_k.cl"
 
 #include "gemm_k_experts.cl"
-
-#include "gemm_iq.cl"
 
 #include "gemm_iq_experts.cl"
 #undef GROUP
@@ -105,6 +109,9 @@
 #define UNPACK_pcccciiiiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, \
          args[11].i)
+#define UNPACK_pcccciiiiiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i, args[10].i, \
+         args[11].i, args[12].i)
 #define UNPACK_pppccccccciiiiiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].i, args[16].i, args[17].i)

@@ -24,19 +24,22 @@ typedef uint64_t st_u64;
 
 #define ST_ROUND16(bytes) (((bytes) + 15) / 16 * 16)
 
-/* One row of Q8 activations: both copies of the bytes, the scale of each 32 elements as f32, the sum of each 32 q as
- * i32, the s of each 32 elements as f32 (docs/numerics.md: for types with a minimum). */
+/* One row of Q8 activations: both copies of the bytes, a third in their own order (for prompts: groups of work-items copy
+ * 64 columns of many rows), the scale of each 32 elements as f32, the sum of each 32 q as i32, the s of each 32 elements as f32
+ * (docs/numerics.md: for types with a minimum). */
 #define ST_Q8_TRANSPOSED(n) (ST_UNITS(n) * 64)
-#define ST_Q8_SCALES(n) (ST_Q8_TRANSPOSED(n) + ST_T_UNITS(n) * 128)
+#define ST_Q8_PLAIN(n) (ST_Q8_TRANSPOSED(n) + ST_T_UNITS(n) * 128)
+#define ST_Q8_SCALES(n) (ST_Q8_PLAIN(n) + ST_UNITS(n) * 64)
 #define ST_Q8_SUMS(n) (ST_Q8_SCALES(n) + ST_ROUND16((n) / 8))
 #define ST_Q8_S(n) (ST_Q8_SUMS(n) + ST_ROUND16((n) / 8))
 #define ST_Q8_STRIDE(n) (ST_Q8_S(n) + ST_ROUND16((n) / 8))
 
-/* One row of Q8K activations: the first copy of the bytes, the scale of each 256 elements as f32, the sum of each 32 q
+/* One row of Q8K activations: the first copy of the bytes, the one in their own order, the scale of each 256 elements as f32, the sum of each 32 q
  * as i32; then for each 256 elements 32 signed bytes: the sums of 16 q as ST_PAIR * a + b, sixteen a, sixteen b (what
  * matrix units multiply minima with). */
-#define ST_Q8K_SCALES(n) (n)
-#define ST_Q8K_SUMS(n) ((n) + ST_ROUND16((n) / 64))
+#define ST_Q8K_PLAIN(n) (n)
+#define ST_Q8K_SCALES(n) (2 * (n))
+#define ST_Q8K_SUMS(n) (ST_Q8K_SCALES(n) + ST_ROUND16((n) / 64))
 #define ST_Q8K_PAIRS(n) (ST_Q8K_SUMS(n) + ST_ROUND16((n) / 8))
 #define ST_Q8K_STRIDE(n) (ST_Q8K_PAIRS(n) + (n) / 8)
 #define ST_PAIR 64
@@ -99,5 +102,16 @@ typedef uint64_t st_u64;
 #define ST_GEMM_OUT 128
 #define ST_GEMM_WIDE 128
 #define ST_GEMM_FEW 64
+
+/* Opened weights (opened.h), what large prompt products read: tiles of ST_GEMM_OUT weight rows, one after the other. A tile is made
+ * of steps of 64 columns: 64 signed bytes of each row, then rows of ST_GEMM_OUT numbers, one for each weight row: the scales of the
+ * step's parts of 32 columns (halves: 16) as f32, in blocks of 256 as i32, and with `offset` the minima of the parts as f32. In
+ * blocks of 256 every fourth step is followed by a row of d as f32 and, with `min`, a row of dmin as f32 and 16 bytes for
+ * each weight row, the minima of each 16 columns. */
+#define ST_OPENED_STEP(halves, offset) (ST_GEMM_OUT * (64 + 4 * (((halves) ? 4 : 2) + ((offset) ? 2 : 0))))
+#define ST_OPENED_BLOCK(large, min) ((large) ? ST_GEMM_OUT * (4 + ((min) ? 20 : 0)) : 0)
+/* Bytes before step `step`. */
+#define ST_OPENED_AT(step, halves, offset, large, min) \
+    ((step) * ST_OPENED_STEP(halves, offset) + (step) / 4 * ST_OPENED_BLOCK(large, min))
 
 #endif

@@ -12,8 +12,8 @@ KERNEL(GROUP) st_tile_peak(global int *restrict out, uint rounds)
     operands[st_item()] = st_item() * 0x9e3779b9u;
     st_barrier();
     struct st_tile d[PEAK_TILES];
-    const struct st_tile_a a = st_tile_load_a((local const char *)operands, 32);
-    const struct st_tile_b b = st_tile_load_b((local const char *)(operands + 128), 32);
+    const struct st_tile_a a = st_tile_load_a((local const char *)operands, 32, 0);
+    const struct st_tile_b b = st_tile_load_b((local const char *)(operands + 128), 32, 0);
     UNROLL
     for (uint i = 0; i < PEAK_TILES; i++)
         st_tile_product(&d[i], &a, &b, (int)i, 2);

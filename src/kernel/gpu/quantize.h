@@ -26,6 +26,7 @@ INLINE void put_q8(local uint *words, global uchar *to, uint n, uint e, float v,
     if (inside) {
         to[ST_PLACE(n, e)] = (uchar)q;
         to[ST_Q8_TRANSPOSED(n) + ST_T_PLACE(n, e)] = (uchar)q;
+        to[ST_Q8_PLAIN(n) + e] = (uchar)q;
         if (e % 32 == 0) {
             *(global float *)(to + ST_Q8_SCALES(n) + e / 8) = stored;
             *(global int *)(to + ST_Q8_SUMS(n) + e / 8) = sum;
@@ -63,6 +64,7 @@ INLINE void put_q8k(local uint *words, local uint *best, global uchar *to, uint 
     for (uint mask = 8; mask > 0; mask /= 2)
         sum += (int)exchange(words, (uint)sum, mask);
     to[ST_PLACE(n, e)] = (uchar)q;
+    to[ST_Q8K_PLAIN(n) + e] = (uchar)q;
     if (item % 16 == 0) {
         const int upper = (sum + ST_PAIR / 2) >> 6;
         global uchar *pair = to + ST_Q8K_PAIRS(n) + e / 256 * 32 + e % 256 / 16;

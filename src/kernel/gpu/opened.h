@@ -1,0 +1,77 @@
+/* Opens the weights of a matrix once for all activation rows of a prompt: signed bytes and scales in the order in which
+ * gemm_wide.h copies them (layout.h, "opened weights").
+ *
+ * A group of 256 work-items opens 256 columns of a tile of weight rows, 32 rows at a time; eight neighbouring work-items have the
+ * eight parts of a row. Limit: bytes written (one for a weight and its share of scales). */
+#ifndef ST_OPENED_H
+#define ST_OPENED_H
+
+#ifndef ST_HOST
+#define PART_SPACE global
+#endif
+#include "layout.h"
+#include "open.h"
+
+#define OPENED_GROUP 256
+#define OPENED_AT(type, step) \
+    ST_OPENED_AT(step, PART_HALVES(type), PART_OFFSET(type), PART_LARGE(type), PART_MIN(type))
+#define OPENED_STEP(type) ST_OPENED_STEP(PART_HALVES(type), PART_OFFSET(type))
+
+/* Part `number` of row `row` of a tile. */
+INLINE void opened_put(int type, global uchar *tile, const struct part *a, uint row, uint number)
+{
+    const uint step = number / 2, side = number % 2, halves = PART_HALVES(type) ? 2 : 1;
+    global uchar *to = tile + OPENED_AT(type, step);
+    global uint4 *bytes = (global uint4 *)(to + row * 64 + side * 32);
+    const uint4 low = {a->w[0], a->w[1], a->w[2], a->w[3]}, high = {a->w[4], a->w[5], a->w[6], a->w[7]};
+    bytes[0] = low;
+    bytes[1] = high;
+    global uint *scales = (global uint *)(to + ST_GEMM_OUT * 64) + row;
+    UNROLL
+    for (uint h = 0; h < halves; h++)
+        scales[(side * halves + h) * ST_GEMM_OUT] = PART_LARGE(type) ? (uint)a->scale[h] : st_bits_of(a->d[h]);
+    if (PART_OFFSET(type))
+        scales[(2 + side) * ST_GEMM_OUT] = st_bits_of(a->m);
+    if (!PART_LARGE(type))
+        return;
+    global uchar *block = tile + OPENED_AT(type, step / 4 * 4 + 3) + OPENED_STEP(type);
+    if (number % 8 == 0) {
+        ((global float *)block)[row] = a->d[0];
+        if (PART_MIN(type))
+            ((global float *)block)[ST_GEMM_OUT + row] = a->m;
+    }
+    if (PART_MIN(type)) {
+        global uchar *min = block + ST_GEMM_OUT * 8 + row * 16 + number % 8 * 2;
+        min[0] = (uchar)a->min[0];
+        min[1] = (uchar)a->min[1];
+    }
+}
+
+/* opened: the tiles of the rows x n matrix at w. grid: (ceil(n / 256), tiles). Rows past the end are those of the last one. */
+INLINE void opened_tile(int type, local uint *grid, global uchar *opened, global const uchar *w, uint n, uint rows, uint row_bytes)
+{
+    const uint item = st_item(), number = st_group() * 8 + item % 8, steps = (n + 63) / 64;
+    global uchar *tile = opened + (ulong)st_group_y() * OPENED_AT(type, steps);
+    if (PART_GRID(type)) {
+        part_load_grid(type, grid, OPENED_GROUP);
+        st_barrier();
+    }
+    if (number >= n / 32)
+        return;
+    for (uint row = item / 8; row < ST_GEMM_OUT; row += OPENED_GROUP / 8) {
+        const uint from = st_group_y() * ST_GEMM_OUT + row;
+        struct part a;
+        part_open(type, &a, w + (ulong)(from < rows ? from : rows - 1) * row_bytes, grid, number);
+        opened_put(type, tile, &a, row, number);
+    }
+}
+
+#define OPENED(name, type)                                                                                                \
+    KERNEL(OPENED_GROUP)                                                                                                  \
+    name(global uchar *restrict opened, global const uchar *restrict w, uint n, uint rows, uint row_bytes)                \
+    {                                                                                                                     \
+        LOCAL_ARRAY(uint, grid, GRID_WORDS(type));                                                                        \
+        opened_tile(type, grid, opened, w, n, rows, row_bytes);                                                           \
+    }
+
+#endif
