@@ -408,7 +408,7 @@ static void work_items_that_do_not_meet_are_an_error_and_the_fibers_go_on(void *
                      STRATA_E_DEVICE);
     assert_says(err.text, "of local memory, 65536 are there");
     assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"deep", counts}, 32, deep, args, &err), STRATA_E_DEVICE);
-    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"wide", counts}, 257, one, args, &err), STRATA_E_DEVICE);
+    assert_int_equal(st_fibers_run(f, &(struct st_host_kernel){"wide", counts}, ST_FIBERS_MAX + 1, one, args, &err), STRATA_E_DEVICE);
     assert_ok(st_fibers_run(f, &(struct st_host_kernel){"counts", counts}, 256, many, args, &err), &err);
     assert_int_equal(total, 6 * 256);
     st_fibers_free(f);
