@@ -97,6 +97,9 @@ enum strata_kv { STRATA_KV_F16, STRATA_KV_F32, STRATA_KV_INT8, STRATA_KV_Q4 };
 
 /* How a draft layer normalises the residual that it takes from the model. The published form is the full vector; some files
  * were made for the other one. */
+/* How the context is extended beyond the trained one. YaRN: slow rotations turn slower by rope_scale. */
+enum strata_rope_scaling { STRATA_ROPE_NONE, STRATA_ROPE_YARN };
+
 enum strata_mtp_norm { STRATA_MTP_NORM_FILE, STRATA_MTP_NORM_FULL, STRATA_MTP_NORM_PER_STREAM };
 
 /* Zero in a field means its default. */
@@ -119,6 +122,8 @@ struct strata_engine_options {
     uint32_t prefill;      /* largest number of prompt tokens read in one pass; default: what memory allows, up to 8192, 2048
                             * over several devices, 256 where the CPU computes layers */
     enum strata_kv kv;     /* storage of keys and values */
+    enum strata_rope_scaling rope_scaling; /* default: none; the context is then as trained, whatever its length */
+    double rope_scale;                     /* above 1, at most 64: trained contexts that the extended one has */
     const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
     const char *mtp_path;  /* draft layer in a file of its own; "auto": found beside the model, or in its own file; or NULL */

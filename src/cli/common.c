@@ -21,6 +21,8 @@ enum { DRAFTS_WITH_LAYER = 3 };
 const char *const st_kv_names[] = {
     [STRATA_KV_F16] = "f16", [STRATA_KV_F32] = "f32", [STRATA_KV_INT8] = "int8", [STRATA_KV_Q4] = "q4", NULL};
 
+const char *const st_rope_names[] = {[STRATA_ROPE_NONE] = "none", [STRATA_ROPE_YARN] = "yarn", NULL};
+
 int st_need_model(const char *command, const char *model)
 {
     return model ? ST_EXIT_OK : st_user_error("%s: which model? give -m FILE or STRATA_MODEL", command);
@@ -64,6 +66,8 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .context = (uint32_t)a->context,
         .prefill = prefill,
         .kv = (enum strata_kv)a->kv,
+        .rope_scaling = (enum strata_rope_scaling)a->rope_scaling,
+        .rope_scale = a->rope_scale,
         .cpu = a->cpu,
         .fp32 = a->fp32,
         .mtp_path = a->mtp,

@@ -20,6 +20,8 @@ struct st_engine_args {
     const char *session_dir; /* serve */
     uint64_t ram_limit, session_ram, session_disk;
     int kv; /* enum strata_kv, index into st_kv_names */
+    int rope_scaling; /* enum strata_rope_scaling, index into st_rope_names */
+    double rope_scale;
     bool fp32;
     const char *mtp; /* NULL, "auto" or a file */
     int64_t spec;    /* -1: not given */
@@ -27,7 +29,7 @@ struct st_engine_args {
 };
 /* What nothing given means. */
 #define ST_ENGINE_ARGS {.spec = -1, .spec_min_p = 0.5}
-extern const char *const st_kv_names[];
+extern const char *const st_kv_names[], *const st_rope_names[];
 
 #define ST_MODEL_OPTION(a) ST_TEXT("model", 'm', &(a).model, "FILE", "the model: any shard of a GGUF file")
 #define ST_ENGINE_OPTIONS(a) \
@@ -52,6 +54,9 @@ extern const char *const st_kv_names[];
     ST_TEXT("prefill", 0, &(a).prefill, "N", \
             "most prompt tokens read in one pass (default: auto, up to 8192 as memory allows, 256 with layers on the CPU)"), \
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
+    ST_CHOICE("rope-scaling", 0, &(a).rope_scaling, st_rope_names, "HOW", \
+              "none, or yarn: a context beyond the trained one (give -c too)"), \
+    ST_NUMBER("rope-scale", 0, &(a).rope_scale, 1, 64, "F", "with --rope-scaling: F trained contexts become one"), \
     ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
 

@@ -17,6 +17,7 @@ enum {
     DEFAULT_CONTEXT = 8192,
     CONTEXT_MAX = 1 << 22,
     SESSIONS_MAX = 256,
+    ROPE_SCALE_MAX = 64,
     NGRAM_CACHE_ROWS = 1 << 16,
 };
 
@@ -34,6 +35,18 @@ static enum st_kv_type kv_type(enum strata_kv kv)
     case STRATA_KV_Q4: return ST_KV_Q4;
     }
     return ST_KV_COUNT;
+}
+
+static enum strata_result check_rope(const struct strata_engine_options *o, struct strata_error *err)
+{
+    if (o->rope_scaling != STRATA_ROPE_NONE && o->rope_scaling != STRATA_ROPE_YARN)
+        return st_fail(err, STRATA_E_ARGUMENT, "rope scaling %d is none of enum strata_rope_scaling", (int)o->rope_scaling);
+    if (o->rope_scaling == STRATA_ROPE_NONE && o->rope_scale != 0)
+        return st_fail(err, STRATA_E_ARGUMENT, "a rope scale of %g without rope scaling (yarn) has no effect", o->rope_scale);
+    if (o->rope_scaling == STRATA_ROPE_YARN && !(o->rope_scale > 1 && o->rope_scale <= ROPE_SCALE_MAX))
+        return st_fail(err, STRATA_E_ARGUMENT, "rope scaling needs a rope scale above 1 and up to %d, not %g", ROPE_SCALE_MAX,
+                       o->rope_scale);
+    return STRATA_OK;
 }
 
 static enum strata_result check_options(struct strata_engine *e, struct strata_error *err)
@@ -88,6 +101,7 @@ static struct st_model_options bind_options(const struct strata_engine *e)
 {
     enum strata_mtp_norm norm = e->options.mtp_norm;
     return (struct st_model_options){.fp32 = e->options.fp32,
+                                     .yarn = e->options.rope_scaling == STRATA_ROPE_YARN ? e->options.rope_scale : 0,
                                      .draft_norm_per_stream =
                                          norm == STRATA_MTP_NORM_FILE ? -1 : norm == STRATA_MTP_NORM_PER_STREAM};
 }
@@ -214,6 +228,8 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     if (!r)
         r = keep_text(&e->options.expert_profile, &e->profile_path, err);
     struct st_model_options bind = bind_options(e);
+    if (!r)
+        r = check_rope(&e->options, err);
     if (!r)
         r = st_model_open(model->gguf, e->draft_gguf, &bind, &e->bound, err);
     if (!r) {

@@ -45,7 +45,9 @@ const struct st_session_print *st_engine_print(struct strata_engine *e)
                                              .draft = e->draft_gguf ? st_model_fingerprint(e->draft_gguf) : 0,
                                              .kv = e->options.kv,
                                              .fp32 = e->options.fp32,
-                                             .mtp_norm = e->options.mtp_norm};
+                                             .mtp_norm = e->options.mtp_norm,
+                                             .rope_scaling = e->options.rope_scaling,
+                                             .rope_scale = e->options.rope_scale};
     return &e->print;
 }
 

@@ -39,7 +39,7 @@
     X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiii", 128, 1, 1, true) \
     X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiii", 128, 1, 1, true) \
     X(GDN_FINISH, "st_gdn_finish", "gdn", "pppccccciiiiiiif", 256, 1, 1, true) \
-    X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiif", 256, 1, 1, true) \
+    X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiiff", 256, 1, 1, true) \
     X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true) \
     X(QSA_SCORE_TILE, "st_qsa_score_tile", "qsa", "pcccciiiiiii", 256, 1, 1, true) \
     X(QSA_CHOOSE, "st_qsa_choose", "qsa", "ppppccccciiiiiii", 256, 1, 1, true) \

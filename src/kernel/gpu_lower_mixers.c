@@ -454,6 +454,7 @@ static void lower_heads(const struct st_qsa *a, struct st_gpu_list *list)
     put_int(&c, flags_of(a));
     put_int(&c, (uint32_t)a->kv_bytes);
     put_float(&c, a->eps);
+    put_float(&c, a->rope->gain);
 }
 
 /* Scores of the blocks, then the choice; the choice also stores raw keys, which the heads' launch still reads. */

@@ -2,7 +2,8 @@
  * score, and to the incomplete last block. With at most budget / ratio blocks it is plain causal attention.
  *
  * Query rows: per head [query(head_dim) | gate(head_dim)], or the query alone where outputs are not gated. Rotation: pairs
- * (i, i + rot/2) of the first rot elements, or neighbours (2i, 2i + 1); pair i turns by axis(i) * freq[i]. */
+ * (i, i + rot/2) of the first rot elements, or neighbours (2i, 2i + 1); pair i turns by axis(i) * freq[i]
+ * and is multiplied by 1 + gain. */
 #ifndef ST_KERNEL_QSA_H
 #define ST_KERNEL_QSA_H
 
@@ -25,6 +26,7 @@ struct st_rope {
     uint32_t rot;                  /* rotated elements, even */
     bool neighbours;               /* pairs (2i, 2i + 1) instead of halves */
     float freq[ST_ROT_MAX / 2];    /* per pair */
+    float gain;                    /* turned elements grow by this share; 0 unless the context is extended */
     uint8_t axis[ST_ROT_MAX / 2];  /* 0 t, 1 h, 2 w */
     const float *freq_at;          /* the same two lists where a device reads them; NULL on the CPU */
     const uint8_t *axis_at;

@@ -28,6 +28,7 @@ struct llama_model {
     uint32_t layers, hidden, context, vocabulary, heads, kv_heads, head_dim, ffn;
     float eps;
     struct st_rope rope;
+    double theta;
     struct st_weight embed, output;
     float *output_norm;
     struct llama_layer *layer;
@@ -56,9 +57,9 @@ static enum strata_result read_rope(const struct st_gguf *g, struct llama_model 
             return st_fail(err, STRATA_E_UNSUPPORTED,
                            "%s: rope.scaling.type is set; only files without scaling are supported", g->path);
     }
+    m->theta = theta;
     m->rope = (struct st_rope){.rot = rot, .neighbours = true};
-    for (uint32_t i = 0; i < rot / 2; i++)
-        m->rope.freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)rot);
+    st_rope_set(&m->rope, theta, m->context, 0);
     return STRATA_OK;
 }
 
@@ -133,6 +134,12 @@ static enum strata_result tensors(struct st_loader *l, struct llama_model *m)
                            m->vocabulary, 0, &m->output);
     if (!r && m->end == m->layers)
         r = st_load_floats(l, "output_norm.weight", m->hidden, &m->output_norm);
+    if (!r && l->options->yarn > 1) {
+        if (st_gguf_tensor(g, "rope_freqs.weight"))
+            r = st_fail(l->err, STRATA_E_UNSUPPORTED,
+                        "%s: the model scales its rotation already (rope_freqs.weight); --rope-scaling cannot go with that", g->path);
+        st_rope_set(&m->rope, m->theta, m->context, l->options->yarn);
+    }
     if (!r && st_gguf_tensor(g, "rope_freqs.weight")) {
         float *factor;
         r = st_load_host_floats(l, "rope_freqs.weight", m->rope.rot / 2, &factor);

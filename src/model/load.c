@@ -165,6 +165,27 @@ enum strata_result st_load_conv(struct st_loader *l, const char *name, uint32_t 
     return put_floats(l, name, taps * channels, out);
 }
 
+/* Number of the pair, not rounded, that turns so many times in the context. */
+static double pair_of_turns(double turns, double theta, uint32_t rot, uint32_t context)
+{
+    return rot * log(context / (turns * 2 * M_PI)) / (2 * log(theta));
+}
+
+void st_rope_set(struct st_rope *rope, double theta, uint32_t context, double factor)
+{
+    double fast = fmax(floor(pair_of_turns(32, theta, rope->rot, context)), 0);
+    double slow = fmin(ceil(pair_of_turns(1, theta, rope->rot, context)), rope->rot - 1.0);
+    slow = slow > fast ? slow : fast + 0.001; /* no range between the two: a step */
+    for (uint32_t i = 0; i < rope->rot / 2; i++) {
+        rope->freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)rope->rot);
+        if (factor > 1) {
+            double share = fmin(fmax((i - fast) / (slow - fast), 0), 1);
+            rope->freq[i] = (float)((double)rope->freq[i] * (1 - share + share / factor));
+        }
+    }
+    rope->gain = factor > 1 ? (float)(0.1 * log(factor)) : 0;
+}
+
 enum strata_result st_load_rope(struct st_loader *l, struct st_rope *rope)
 {
     if (!l->options->put)

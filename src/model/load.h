@@ -60,6 +60,11 @@ enum strata_result st_load_pair(struct st_loader *l, const char *fused, const ch
                                 uint64_t cols, uint64_t a_rows, uint64_t b_rows, uint64_t experts, struct st_weight *a,
                                 struct st_weight *b);
 /* Copies of the rotation's lists for kernels that cannot read host structures; nothing without put. */
+/* Frequencies of a rotation of rope->rot elements with base theta, and, with factor above 1, YaRN: pairs that turn at most once in
+ * the trained context turn slower by factor, those that turn 32 times or more stay as they are, those between are in between,
+ * linear in the pair's number; the turned elements grow by 0.1 ln factor. FP32 throughout without it, as the reference models
+ * compute. Published with the method (arXiv 2309.00071) and as transformers has it. */
+void st_rope_set(struct st_rope *rope, double theta, uint32_t context, double factor);
 enum strata_result st_load_rope(struct st_loader *l, struct st_rope *rope);
 /* "blk.<block>.<tail>" */
 const char *st_block_name(char buffer[96], uint32_t block, const char *tail);

@@ -99,6 +99,7 @@ struct st_model_options {
     st_put_experts_fn put_experts; /* NULL: experts are weights as all others */
     void *put_user;                /* of both */
     bool fp32;                 /* FP32 activations for every weight */
+    double yarn;               /* above 1: the context is extended by this factor (st_rope_extend) */
     int draft_norm_per_stream; /* -1: as the file says; 0 or 1 */
 };
 

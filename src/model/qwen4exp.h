@@ -21,6 +21,7 @@ struct q4e_hparams {
     bool draft_norm_per_stream;
     struct st_ngram_hash hash;
     struct st_rope rope;
+    double rope_theta;
 };
 
 struct q4e_gated {

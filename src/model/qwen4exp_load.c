@@ -32,9 +32,9 @@ static enum strata_result read_rope(const struct st_gguf *g, struct q4e_hparams 
     if (r)
         return r;
     h->rope.rot = rot;
+    h->rope_theta = theta;
+    st_rope_set(&h->rope, theta, h->context, 0);
     for (uint32_t i = 0; i < rot / 2; i++) {
-        /* FP32 throughout, as the reference computes its frequencies. */
-        h->rope.freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)rot);
         /* Sections are interleaved: pairs 1, 4, 7, ... turn by height, 2, 5, 8, ... by width, as many as the sections
          * say. */
         h->rope.axis[i] = i % 3 == 1 && i < 3 * section[1] ? 1 : i % 3 == 2 && i < 3 * section[2] ? 2 : 0;
@@ -468,6 +468,8 @@ static enum strata_result open_trunk(struct st_loader *l)
         r = layer_tensors(l, i, &m->layer[i]);
     if (!r && h->draft_layers && m->end == h->layers)
         r = draft_tensors(l, h->layers);
+    if (l->options->yarn > 1)
+        st_rope_set(&h->rope, h->rope_theta, h->context, l->options->yarn);
     if (!r)
         r = st_load_rope(l, &h->rope);
     return r ? r : st_loader_end(l);

@@ -1035,7 +1035,7 @@ static enum strata_result test_attention(struct st_test_run *run, struct attenti
 {
     static const char *const types[ST_KV_COUNT] = {"f32", "f16", "int8", "q4"};
     struct job j;
-    a.rope = (struct st_rope){.rot = a.rot, .neighbours = a.neighbours};
+    a.rope = (struct st_rope){.rot = a.rot, .neighbours = a.neighbours, .gain = a.gated ? 0.125f : 0};
     a.kv_bytes = st_kv_row_bytes(a.kv, a.dim);
     snprintf(run->shape, sizeof run->shape, "qsa: %u rows in %u sequences up to %u, %u/%u heads of %u, %s, budget %u of blocks of %u%s",
              rows, spans, late + rows, a.heads, a.kv_heads, a.dim, types[a.kv], a.budget, a.ratio,

@@ -302,6 +302,18 @@ def chat_keeps_the_conversation_and_obeys_commands():
     assert answers[0] == answers[-1]
 
 
+@test
+def a_context_is_extended_only_with_both_options():
+    call = ["run", "-m", MODEL, "-p", "What is gimp?", "-n", "1"]
+    refused(1, [*call, "--rope-scaling", "yarn"], "rope scale above 1")
+    refused(1, [*call, "--rope-scale", "4"], "without rope scaling")
+    path = output("rope")
+    assert strata(*call, "--session", path)[0] == 0
+    code, _, err = strata(*call, "--session", path, "--rope-scaling", "yarn", "--rope-scale", "4")
+    assert code == 0 and b"context extension" in err, err
+    os.unlink(path)
+
+
 def reused(err):
     return [int(n) for n in re.findall(r"= (\d+) reused", err.decode())]
 

@@ -28,6 +28,7 @@ struct checkpoint {
     bool tied, bf16;
     int head_dim;                              /* also where it is not HIDDEN / HEADS */
     double theta, factor, low, high, original; /* factor 0: the rotation is not scaled */
+    double yarn;                               /* 0, or what the engine extends the context by */
     struct st_safetensor_out out[TENSORS];
     double *values[TENSORS]; /* as stored */
     size_t count;
@@ -143,6 +144,13 @@ static void norm(const double *x, const double *gamma, double *y)
 static double frequency(const struct checkpoint *c, int i)
 {
     double f = 1 / pow(c->theta, 2.0 * i / c->head_dim), wave = 2 * acos(-1.0) / f;
+    if (c->yarn > 0) {
+        /* Numbers of the pairs whose waves fit 32 times and once into the 4,096 trained positions. */
+        double pairs = c->head_dim / 2.0 / log(c->theta), fast = floor(pairs * log(4096 / (32 * 2 * acos(-1.0))));
+        double slow = ceil(pairs * log(4096 / (2 * acos(-1.0))));
+        double slowed = i <= fast ? 0 : i >= slow ? 1 : (i - fast) / (slow - fast);
+        return slowed * f / c->yarn + (1 - slowed) * f;
+    }
     if (c->factor == 0 || wave < c->original / c->high)
         return f;
     if (wave > c->original / c->low)
@@ -154,8 +162,9 @@ static double frequency(const struct checkpoint *c, int i)
 static void turn(const struct checkpoint *c, double *head, int position)
 {
     int half = c->head_dim / 2;
+    double grown = c->yarn > 0 ? 1 + 0.1 * log(c->yarn) : 1;
     for (int i = 0; i < half; i++) {
-        double angle = position * frequency(c, i), a = head[i], b = head[i + half];
+        double angle = position * frequency(c, i), a = grown * head[i], b = grown * head[i + half];
         head[i] = a * cos(angle) - b * sin(angle);
         head[i + half] = b * cos(angle) + a * sin(angle);
     }
@@ -311,7 +320,8 @@ static void assert_logits(const struct checkpoint *c, const struct strata_model 
     struct strata_error err;
     struct strata_engine *e;
     struct strata_session *s;
-    struct strata_engine_options o = {.threads = 2, .context = 64, .kv = STRATA_KV_F32};
+    struct strata_engine_options o = {.threads = 2, .context = 64, .kv = STRATA_KV_F32, .rope_scale = c->yarn};
+    o.rope_scaling = c->yarn > 0 ? STRATA_ROPE_YARN : STRATA_ROPE_NONE;
     int32_t ids[TOKENS];
     float *own = malloc(TOKENS * VOCABULARY * sizeof *own);
     double most = 0, error = 0;
@@ -390,6 +400,8 @@ static void a_smollm_folder_gives_the_logits_of_its_tensors(void **state)
     assert_ok(convert(work_path("smol.gguf"), &report, &err), &err);
     assert_int_equal(report.tensors, TENSORS - 1);
     assert_ok(strata_model_open(work_path("smol.gguf"), &m, &err), &err);
+    assert_logits(&c, m);
+    c.yarn = 4;
     assert_logits(&c, m);
     assert_tokens(m, "ab12", (const int32_t[]){94, '1' - '!', '2' - '!'}, 3);
     strata_model_info(m, &info);

@@ -12,8 +12,8 @@ static void rotation(const struct st_rope *rope, const int32_t axis[3], float *c
 {
     for (uint32_t i = 0; i < rope->rot / 2; i++) {
         float angle = (float)axis[rope->axis[i]] * rope->freq[i];
-        cs[2 * i] = cosf(angle);
-        cs[2 * i + 1] = sinf(angle);
+        cs[2 * i] = cosf(angle) * (1.0f + rope->gain);
+        cs[2 * i + 1] = sinf(angle) * (1.0f + rope->gain);
     }
 }
 

@@ -118,10 +118,10 @@
 #define UNPACK_ppppccccciiiiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i, \
          args[13].i, args[14].i, args[15].i)
-#define UNPACK_pppppcccccccccccccciiiiiiiiiif(name) \
+#define UNPACK_pppppcccccccccccccciiiiiiiiiiff(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14), P(15), \
          P(16), P(17), P(18), args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, args[24].i, args[25].i, \
-         args[26].i, args[27].i, args[28].i, args[29].f)
+         args[26].i, args[27].i, args[28].i, args[29].f, args[30].f)
 #define UNPACK_ppppppciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i)
 #define UNPACK_pccciii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i)
 #define UNPACK_ppccccciiii(name) \
@@ -160,7 +160,7 @@
     X(ppcccciiii, st_gdn_step_8) \
     X(ppcccciiii, st_gdn_step_16) \
     X(pppccccciiiiiiif, st_gdn_finish) \
-    X(pppppcccccccccccccciiiiiiiiiif, st_qsa_heads) \
+    X(pppppcccccccccccccciiiiiiiiiiff, st_qsa_heads) \
     X(pcccciiiiii, st_qsa_score) \
     X(pcccciiiiiii, st_qsa_score_tile) \
     X(ppppccccciiiiiii, st_qsa_choose) \

@@ -53,12 +53,14 @@ INLINE void qsa_norm(local uint *words, local float *partial, local float *x, gl
 }
 
 INLINE void qsa_rotate(local float *x, global const float *freq, global const uchar *axis, global const int *at,
-                       uint rot, uint neighbours)
+                       uint rot, uint neighbours, float gain)
 {
     const uint i = st_item(), half_rot = rot / 2;
     if (i < half_rot) {
         float s, c;
         qsa_sincos((float)at[axis[i]] * freq[i], &s, &c);
+        s = s * (1.0f + gain);
+        c = c * (1.0f + gain);
         const uint a = neighbours ? 2 * i : i, b = neighbours ? 2 * i + 1 : i + half_rot;
         const float u = x[a], v = x[b];
         x[a] = u * c - v * s;
@@ -134,7 +136,7 @@ INLINE void qsa_pool(local uint *words, local float *partial, local float *x, gl
                      global const float *ik, global const float *ring, global const int *axis_ring,
                      global const float *ik_norm, global const float *freq, global const uchar *axis,
                      global const int *row_axis, global const int *slot, uint row, uint p, uint dim, uint ratio,
-                     uint blocks, uint rot, uint flags, float eps)
+                     uint blocks, uint rot, uint flags, float eps, float gain)
 {
     const uint item = st_item(), s = (uint)slot[row];
     uint in_pass = 0; /* how many rows before this one are of the same sequence, up to the block's length */
@@ -152,7 +154,7 @@ INLINE void qsa_pool(local uint *words, local float *partial, local float *x, gl
     const uint back = ratio - 1;
     qsa_rotate(x, freq, axis,
                back <= in_pass ? row_axis + 3 * (row - back) : axis_ring + 3 * (s * QSA_RING + (p - back) % QSA_RING),
-               rot, QSA_NEIGHBOURS(flags));
+               rot, QSA_NEIGHBOURS(flags), gain);
     if (item < dim)
         pooled[((ulong)s * blocks + p / ratio) * dim + item] = x[item];
 }
@@ -168,7 +170,7 @@ st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uc
              global const float *restrict ik_norm, global const float *restrict freq, global const uchar *restrict axis,
              global const int *restrict row_axis, global const int *restrict slot, global const int *restrict pos,
              uint heads, uint kv_heads, uint index_heads, uint dim, uint index_dim, uint context, uint ratio, uint rot,
-             uint flags, uint kv_bytes, float eps)
+             uint flags, uint kv_bytes, float eps, float gain)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(float, partial, 8);
@@ -178,7 +180,7 @@ st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uc
     if (h == heads + kv_heads + index_heads) {
         if (ratio > 0 && (p + 1) % ratio == 0)
             qsa_pool(words, partial, x, pooled, ik, ring, axis_ring, ik_norm, freq, axis, row_axis, slot, row, p,
-                     index_dim, ratio, context / ratio, rot, flags, eps);
+                     index_dim, ratio, context / ratio, rot, flags, eps, gain);
         return;
     }
     const uint n = is_query || is_key ? dim : index_dim, g = h - heads;
@@ -190,7 +192,7 @@ st_qsa_heads(global float *restrict q, global uchar *restrict k_cache, global uc
     st_barrier();
     if (QSA_NORMED(flags) || !(is_query || is_key))
         qsa_norm(words, partial, x, is_query ? q_norm : is_key ? k_norm : iq_norm, n, eps);
-    qsa_rotate(x, freq, axis, row_axis + 3 * row, rot, QSA_NEIGHBOURS(flags));
+    qsa_rotate(x, freq, axis, row_axis + 3 * row, rot, QSA_NEIGHBOURS(flags), gain);
     if (!is_key) {
         if (item < n)
             in_place[item] = x[item];
