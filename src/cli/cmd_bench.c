@@ -164,7 +164,8 @@ static const char *kv_name(const struct bench *b)
 static const char *backend(const struct bench *b, char *dst, size_t size)
 {
     const char *cpu = b->options.cpu ? b->options.cpu : "";
-    snprintf(dst, size, "%s%s%s", b->options.devices, *cpu ? " " : "", cpu);
+    size_t used = strlen(st_engine_devices(b->h.engine, dst, size));
+    snprintf(dst + used, size - used, "%s%s", *cpu ? " " : "", cpu);
     return dst;
 }
 

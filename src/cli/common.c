@@ -51,7 +51,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         prefill = (uint32_t)v;
     }
     *out = (struct strata_engine_options){
-        .devices = a->device,
+        .devices = a->device ? a->device : "auto",
         .layer_split = a->layer_split,
         .vram_limit = a->vram_limit,
         .expert_cache = a->expert_cache,

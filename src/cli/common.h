@@ -39,7 +39,7 @@ extern const char *const st_kv_names[], *const st_rope_names[];
     ST_INT("max-context", 0, &(a).context, 0, 1 << 30, "N", "the same"), \
     ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
     ST_TEXT("device", 0, &(a).device, "LIST", \
-            "where to compute, in the order of layers: cpu (default), auto, or names as in cuda:0,cpu"), \
+            "where to compute, in the order of layers: auto (default), cpu, or names as in cuda:0,cpu"), \
     ST_TEXT("layer-split", 0, &(a).layer_split, "N,N", \
             "layers of each device (default: auto, by predicted time)"), \
     ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \

@@ -1,5 +1,6 @@
 /* From the device list to stages: devices opened, layers planned, kernels resolved before a byte of the model is
  * loaded. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine.h"
@@ -207,6 +208,16 @@ void st_engine_close_stages(struct strata_engine *e)
         }
     st_devices_close(e->devices);
     e->devices = NULL;
+}
+
+char *st_engine_devices(const struct strata_engine *e, char *dst, size_t size)
+{
+    dst[0] = 0;
+    for (int k = 0; k < e->plan.n_stages; k++) {
+        size_t used = strlen(dst);
+        snprintf(dst + used, size - used, "%s%s", k ? "," : "", e->plan.stage[k].name);
+    }
+    return dst;
 }
 
 const char *strata_engine_placement(const struct strata_engine *e)

@@ -119,7 +119,7 @@ static json_t *real_status(const struct st_backend *b)
     struct strata_engine_options options;
     strata_model_info(r->model, &info);
     strata_engine_options(r->engine, &options);
-    char description[160];
+    char description[160], devices[256];
     snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
              options.threads);
     json_int_t total = (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
@@ -130,8 +130,8 @@ static json_t *real_status(const struct st_backend *b)
                              (json_int_t)parked.in_files, "memory_bytes", (json_int_t)parked.memory_bytes, "file_bytes",
                              (json_int_t)parked.file_bytes, "dropped", (json_int_t)parked.dropped, "last_failure",
                              parked.last_failure);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name", options.devices,
-                     "description", description, "total_bytes", total, "memory", "kind", "weights", "bytes",
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name",
+                     st_engine_devices(r->engine, devices, sizeof devices), "description", description, "total_bytes", total, "memory", "kind", "weights", "bytes",
                      (json_int_t)info.bytes, "kind", "state and buffers", "bytes",
                      (json_int_t)st_engine_bytes(r->engine), "parked", kept);
 }

@@ -45,7 +45,8 @@ class Server:
         else:
             command += [*args, "--port", "0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
-                                        env={k: v for k, v in os.environ.items() if not k.startswith("STRATA_")})
+                                        env={**{k: v for k, v in os.environ.items() if not k.startswith("STRATA_")},
+                                             "STRATA_DEVICE": "cpu"})
         self.log = []
         self.port = 0
         for line in self.process.stderr:

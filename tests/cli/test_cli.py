@@ -29,8 +29,9 @@ WITH_INPUT = {
 }
 
 
-def strata(*args, **more):
-    return run(STRATA, *args, **more)
+def strata(*args, env=None, **more):
+    """On the CPU, whatever GPU the machine has, unless --device says otherwise."""
+    return run(STRATA, *args, env={"STRATA_DEVICE": "cpu", **(env or {})}, **more)
 
 
 def file(name, content):

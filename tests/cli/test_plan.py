@@ -102,6 +102,17 @@ def a_slow_device_is_left_out_by_name():
 
 
 @test
+def without_a_list_every_gpu_and_the_cpu_are_looked_at():
+    code, out, err = strata("devices", "--json")
+    assert code == 0, err
+    used = {d["name"] for d in json.loads(out)["devices"] if d["used"]}
+    for more in ((), ("--device", "auto")):
+        names = [s["name"] for s in plan(*more)["stages"]]
+        assert names and set(names) <= used | {"cpu"}, (names, used)
+        assert used != {"cpu"} or names == ["cpu"], (names, used)
+
+
+@test
 def the_start_says_where_the_model_lies_and_the_text_is_that_of_the_cpu():
     call = ("run", "-m", MODEL, "-p", "What is gimp?", "--temp", "0", "-n", "12", "-c", "256")
     code, want, err = strata(*call, "--device", "cpu")
