@@ -124,6 +124,8 @@ struct strata_engine_options {
     enum strata_kv kv;     /* storage of keys and values */
     enum strata_rope_scaling rope_scaling; /* default: none; the context is then as trained, whatever its length */
     double rope_scale;                     /* above 1, at most 64: trained contexts that the extended one has */
+    bool context_shift;    /* when an answer fills the context, the older half of what follows the first turn is forgotten and the
+                            * rest read again; for models without recurrent state */
     const char *cpu;       /* instruction set: "c", "avx2", "avx512"; default "auto", the best of this processor */
     bool fp32;             /* FP32 activations everywhere instead of 8-bit activations for quantised weights */
     const char *mtp_path;  /* draft layer in a file of its own; "auto": found beside the model, or in its own file; or NULL */

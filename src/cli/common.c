@@ -70,6 +70,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .rope_scale = a->rope_scale,
         .cpu = a->cpu,
         .fp32 = a->fp32,
+        .context_shift = a->context_shift,
         .mtp_path = a->mtp,
         .drafts = (uint32_t)(a->spec >= 0 ? a->spec : a->mtp ? DRAFTS_WITH_LAYER : 0),
         .draft_min_p = a->spec_min_p > 0 ? (float)a->spec_min_p : FLT_MIN, /* 0 is the engine's default */

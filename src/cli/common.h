@@ -22,7 +22,7 @@ struct st_engine_args {
     int kv; /* enum strata_kv, index into st_kv_names */
     int rope_scaling; /* enum strata_rope_scaling, index into st_rope_names */
     double rope_scale;
-    bool fp32;
+    bool fp32, context_shift;
     const char *mtp; /* NULL, "auto" or a file */
     int64_t spec;    /* -1: not given */
     double spec_min_p;
@@ -58,6 +58,8 @@ extern const char *const st_kv_names[], *const st_rope_names[];
               "none, or yarn: a context beyond the trained one (give -c too)"), \
     ST_NUMBER("rope-scale", 0, &(a).rope_scale, 1, 64, "F", "with --rope-scaling: F trained contexts become one"), \
     ST_TEXT("cpu", 0, &(a).cpu, "SET", "instructions: c, avx2, avx512 or auto (default: auto, the best there is)"), \
+    ST_FLAG("context-shift", 0, &(a).context_shift, \
+            "a full context forgets its older half and goes on (not with recurrent models)"), \
     ST_FLAG("fp32", 0, &(a).fp32, "FP32 activations also for quantised weights: exact, slower")
 
 /* Of commands that generate text. */

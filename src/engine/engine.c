@@ -251,7 +251,14 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     e->asked_prefill = e->options.prefill;
     e->placement = (struct st_placement){
         .slots = e->options.sessions, .context = e->options.context, .kv = kv_type(e->options.kv), .hold = e->options.drafts > 0};
-    return make_plan(e, ST_PREFILL_MAX, predict, err);
+    r = make_plan(e, ST_PREFILL_MAX, predict, err);
+    if (!r && e->options.context_shift && st_plan_recurrent(&e->plan))
+        r = st_fail(err, STRATA_E_UNSUPPORTED,
+                    "%s: no context shift for this model: it keeps recurrent state (%.1f MiB for each conversation) in which all tokens "
+                    "are mixed, so the oldest cannot be taken out; give a larger context instead, beyond the trained one with "
+                    "--rope-scaling",
+                    model->gguf->path, (double)st_plan_recurrent(&e->plan) / e->options.sessions / (1 << 20));
+    return r;
 }
 
 enum strata_result st_engine_plan_only(const struct strata_model *model, const struct strata_engine_options *options,

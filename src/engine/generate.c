@@ -19,6 +19,7 @@ struct answer {
     enum strata_end end;
     int stop_index;
     bool ended;
+    uint64_t shifted; /* tokens that were forgotten to make room */
 };
 
 static double now(void)
@@ -182,7 +183,7 @@ static enum strata_result next_tokens(struct answer *a, int32_t *token)
     if (r)
         return r;
     do {
-        r = pick_token(a, s->engine->logits + kept * s->engine->dims.vocabulary, (uint64_t)count + kept + 1, token);
+        r = pick_token(a, s->engine->logits + kept * s->engine->dims.vocabulary, a->shifted + count + kept + 1, token);
         kept++;
     } while (!r && !a->ended && kept < w.n && *token == w.ids[kept]);
     a->stats->passes++;
@@ -194,6 +195,26 @@ static enum strata_result next_tokens(struct answer *a, int32_t *token)
     return r ? r : end;
 }
 
+/* The context is full: forgets the older half of what follows the first turn, and reads the rest again where it then stands. */
+static enum strata_result shift_context(struct answer *a)
+{
+    struct strata_session *s = a->session;
+    uint32_t count = s->count, keep = 0;
+    for (uint32_t i = 0; i < count / 2 && !keep; i++)
+        keep = strata_is_stop_token(s->engine->model, s->ids[i]) ? i + 1 : 0;
+    uint32_t drop = (count - keep + 1) / 2, left = count - keep - drop;
+    int32_t *rest = malloc((left + 1) * sizeof *rest);
+    if (!rest)
+        return st_fail(a->err, STRATA_E_MEMORY, "no memory for the tokens that stay in the context");
+    memcpy(rest, s->ids + keep + drop, left * sizeof *rest);
+    enum strata_result r = st_session_rewind(s, keep, a->err);
+    if (!r && left)
+        r = st_session_eval(s, &(struct st_input){.ids = rest, .count = left}, &(struct st_output){0}, a->err);
+    a->shifted += drop;
+    free(rest);
+    return r;
+}
+
 static enum strata_result answer_tokens(struct answer *a)
 {
     struct strata_session *s = a->session;
@@ -201,9 +222,11 @@ static enum strata_result answer_tokens(struct answer *a)
     int32_t token;
     enum strata_result r = pick_token(a, s->engine->logits, s->count, &token);
     while (!r && !a->ended) {
-        if (s->count == s->engine->options.context)
+        if (s->count == s->engine->options.context && !s->engine->options.context_shift)
             finish(a, STRATA_END_CONTEXT);
-        else
+        if (!a->ended && s->count == s->engine->options.context)
+            r = shift_context(a);
+        if (!r && !a->ended)
             r = next_tokens(a, &token);
         if (!r && st_checkpoint_due(s))
             r = st_checkpoint_take(s, a->err);

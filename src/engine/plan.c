@@ -678,12 +678,18 @@ static uint64_t file_bytes(const struct st_gguf *g)
     return bytes;
 }
 
+uint64_t st_plan_recurrent(const struct st_plan *plan)
+{
+    uint64_t bytes = 0;
+    for (int k = 0; k < plan->n_stages; k++)
+        bytes += plan->stage[k].size.state - plan->stage[k].size.kv;
+    return bytes;
+}
+
 /* Memory for checkpoints of every session: their state without what grows with the context. */
 static uint64_t default_kept(const struct st_plan *plan)
 {
-    uint64_t fixed = 0, head = (uint64_t)plan->placement.slots * sizeof(struct st_checkpoint);
-    for (int k = 0; k < plan->n_stages; k++)
-        fixed += plan->stage[k].size.state - plan->stage[k].size.kv;
+    uint64_t fixed = st_plan_recurrent(plan), head = (uint64_t)plan->placement.slots * sizeof(struct st_checkpoint);
     return fixed ? ST_CHECKPOINTS_KEPT * (fixed + head) : 0;
 }
 

@@ -89,6 +89,9 @@ struct st_placement st_plan_placement(const struct st_placement *base, const str
  * When the layers do not fit: STRATA_E_DEVICE with device and numbers, STRATA_E_MEMORY when it is the host's memory. */
 enum strata_result st_plan_make(const struct st_plan_request *request, struct st_plan *out, struct strata_error *err);
 
+/* Bytes of state that do not grow with the context, of all sessions and stages; 0: keys and values are all there is. */
+uint64_t st_plan_recurrent(const struct st_plan *plan);
+
 /* Adds a line to the notes. */
 void st_plan_note(struct st_plan *plan, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

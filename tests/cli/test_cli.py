@@ -315,6 +315,11 @@ def a_context_is_extended_only_with_both_options():
     os.unlink(path)
 
 
+@test
+def a_recurrent_model_has_no_context_shift_and_says_why():
+    refused(2, ["run", "-m", MODEL, "-p", "What is gimp?", "--context-shift"], "recurrent state", "--rope-scaling")
+
+
 def reused(err):
     return [int(n) for n in re.findall(r"= (\d+) reused", err.decode())]
 

@@ -458,6 +458,87 @@ static void settings_that_cannot_be_served_are_named(void **state)
     release(&c);
 }
 
+enum { SHORT = 24, PICKS = 60 };
+
+struct picks {
+    int32_t token[PICKS];
+    size_t count;
+    enum strata_end end;
+};
+
+static bool take_pick(void *user, const struct strata_event *e)
+{
+    struct picks *p = user;
+    if (e->kind == STRATA_EVENT_TEXT && e->token >= 0 && p->count < PICKS)
+        p->token[p->count++] = e->token;
+    if (e->kind == STRATA_EVENT_END)
+        p->end = e->end;
+    return true;
+}
+
+static void a_full_context_goes_on_with_its_newer_half(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_convert_report report;
+    struct strata_model *m;
+    struct strata_engine *e;
+    struct strata_session *s, *other;
+    struct checkpoint c = {.tied = true, .head_dim = HIDDEN / HEADS, .theta = 10000, .random = 8};
+    static float logits[VOCABULARY];
+    int32_t held[SHORT], prompt[] = {5, 6, 96, 7, 8, 9, 10};
+    make_tensors(&c);
+    write_folder(&c, false);
+    assert_ok(convert(work_path("shift.gguf"), &report, &err), &err);
+    assert_ok(strata_model_open(work_path("shift.gguf"), &m, &err), &err);
+    assert_true(strata_is_stop_token(m, 96));
+    struct strata_engine_options o = {.threads = 1, .context = SHORT, .sessions = 2, .context_shift = true};
+    assert_ok(strata_engine_create(m, &o, &e, &err), &err);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    assert_ok(strata_session_create(e, &other, &err), &err);
+    struct picks p = {.count = 0};
+    struct strata_request q = {
+        .ids = prompt, .count = 7, .max_tokens = PICKS, .ignore_eos = true, .event = take_pick, .user = &p};
+    strata_sampling_default(&q.sampling);
+    assert_ok(strata_generate(s, &q, NULL, &err), &err);
+    assert_int_equal(p.end, STRATA_END_LENGTH);
+    assert_int_equal(p.count, PICKS);
+
+    /* The same by hand: the first turn ends behind token 96. */
+    size_t count = 7;
+    memcpy(held, prompt, sizeof prompt);
+    assert_ok(strata_session_eval(other, held, count, false, logits, &err), &err);
+    for (size_t i = 0; i < PICKS; i++) {
+        int32_t best = 0;
+        for (int32_t k = 1; k < VOCABULARY; k++)
+            best = logits[k] > logits[best] ? k : best;
+        assert_int_equal(p.token[i], best);
+        if (count == SHORT) {
+            size_t drop = (SHORT - 3 + 1) / 2;
+            memmove(held + 3, held + 3 + drop, (SHORT - 3 - drop) * sizeof *held);
+            count -= drop;
+            strata_session_reset(other);
+            assert_ok(strata_session_eval(other, held, 3, false, NULL, &err), &err);
+            assert_ok(strata_session_eval(other, held + 3, count - 3, false, NULL, &err), &err);
+        }
+        held[count++] = best;
+        assert_ok(strata_session_eval(other, &best, 1, false, logits, &err), &err);
+    }
+    strata_session_free(s);
+    strata_session_free(other);
+    strata_engine_free(e);
+
+    o.context_shift = false;
+    assert_ok(strata_engine_create(m, &o, &e, &err), &err);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    assert_ok(strata_generate(s, &q, NULL, &err), &err);
+    assert_int_equal(p.end, STRATA_END_CONTEXT);
+    strata_session_free(s);
+    strata_engine_free(e);
+    strata_model_free(m);
+    release(&c);
+}
+
 /* What other programs leave in a checkpoint: frequencies of the rotation, and a head beside tied embeddings. */
 static void tensors_that_follow_from_others_are_left_out(void **state)
 {
@@ -488,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_llama_3_folder_gives_the_logits_of_its_tensors),
         cmocka_unit_test(a_smollm_folder_gives_the_logits_of_its_tensors),
         cmocka_unit_test(settings_that_cannot_be_served_are_named),
+        cmocka_unit_test(a_full_context_goes_on_with_its_newer_half),
         cmocka_unit_test(tensors_that_follow_from_others_are_left_out),
     };
     return cmocka_run_group_tests(tests, make_work, remove_work);
