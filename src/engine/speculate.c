@@ -21,6 +21,7 @@ struct st_spec {
     struct st_adapt adapt;
     st_drafter_fn drafter;
     void *user;
+    struct st_guess always;
     bool layer;             /* the engine has a draft layer */
     uint32_t from, waiting; /* rows of the draft layer below from are there; residuals from .. from + waiting - 1 wait */
     float *wide;            /* [WAITING_MAX][wide] */
@@ -79,6 +80,11 @@ void st_spec_use(struct st_spec *spec, st_drafter_fn drafter, void *user)
 {
     spec->drafter = drafter;
     spec->user = user;
+}
+
+void st_spec_always(struct st_spec *spec, enum st_guess_source source, size_t count)
+{
+    spec->always = (struct st_guess){source, count, count};
 }
 
 /* ---- rows of the draft layer ---- */
@@ -291,7 +297,9 @@ static enum strata_result guess(struct strata_session *s, int32_t next, size_t m
     }
     if (spec->layer)
         can[ST_GUESS_LAYER] = most;
-    w->guess = st_adapt_choose(&spec->adapt, can);
+    w->guess = spec->always.asked ? spec->always : st_adapt_choose(&spec->adapt, can);
+    if (w->guess.asked > can[w->guess.source])
+        w->guess.asked = can[w->guess.source];
     enum strata_result r = STRATA_OK;
     if (w->guess.asked && w->guess.source == ST_GUESS_LAYER)
         r = draft_chain(s, next, w->guess.asked, w->ids + 1, &count, err);

@@ -27,6 +27,10 @@ uint64_t st_spec_bytes(const struct strata_engine *e);
 /* drafter NULL: the engine's own guesses again. */
 void st_spec_use(struct st_spec *spec, st_drafter_fn drafter, void *user);
 
+/* Every pass checks that many guesses of that source, as far as there are any, whatever pays: for measurements. Count 0: the
+ * choice is the engine's again. */
+void st_spec_always(struct st_spec *spec, enum st_guess_source source, size_t count);
+
 /* The session's state, rows of the draft layer included, came from somewhere else as a whole. */
 void st_spec_restored(struct strata_session *s);
 

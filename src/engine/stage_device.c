@@ -160,7 +160,8 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
     const struct st_rows *h = pass->rows;
     uint64_t n = (uint64_t)h->n, bytes, distinct = 0, at = 0;
     struct row_array list[ROW_ARRAYS];
-    bool embeds = pass->part == ST_PART_DRAFT || !pass->wide_in, ngram = d->heads && pass->part == ST_PART_TRUNK;
+    bool commit = h->mode == ST_ROWS_COMMIT, embeds = pass->part == ST_PART_DRAFT || (!pass->wide_in && !commit);
+    bool ngram = d->heads && pass->part == ST_PART_TRUNK && !commit;
     if (ngram) {
         enum strata_result r = st_ngram_io_finish(pass->ngram, err);
         if (r)
@@ -172,6 +173,7 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
     d->rows.n_out = h->n_out;
     d->rows.n_spans = h->n_spans;
     d->rows.n_stream = h->n_stream;
+    d->rows.mode = h->mode;
     int count = row_arrays(d, h, n, distinct, list);
     for (int i = 0; i < count; i++) {
         uint64_t used = list[i].bytes;
@@ -242,17 +244,39 @@ static enum strata_result run_commands(struct device_stage *d, const struct st_p
     return r;
 }
 
+/* Recurrent state moves on by the rows that were held. */
+static enum strata_result run_commit(struct device_stage *d, const struct st_program *p, struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    d->list.end = NULL; /* no command follows another here */
+    for (size_t i = 0; i < p->n_commands && !r; i++) {
+        if (!st_op_recurs(p->commands[i].op))
+            continue;
+        d->list.count = 0;
+        r = st_gpu_lower(&p->commands[i], &d->target, &d->list, err);
+        if (!r)
+            r = st_device_launch(d, &d->list, &p->commands[i], err);
+    }
+    return r;
+}
+
+static enum strata_result run_window(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
+                                     struct strata_error *err)
+{
+    return kind == ST_WINDOW_COMMIT ? run_commit(d, p, err) : run_commands(d, p, 0, p->n_commands, NULL, err);
+}
+
 /* Runs a window through its graph, which is captured the first time. */
-static enum strata_result run_graph(struct device_stage *d, enum st_part part, const struct st_program *p,
+static enum strata_result run_graph(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
                                     struct strata_error *err)
 {
-    struct st_graph **graph = &d->graphs[part][d->rows.n], *captured = NULL;
+    struct st_graph **graph = &d->graphs[kind][d->rows.n], *captured = NULL;
     enum strata_result r = STRATA_OK;
     if (!*graph) {
         r = st_capture_begin(d->dev, d->dev->compute, err);
         if (r)
             return r;
-        r = run_commands(d, p, 0, p->n_commands, NULL, err);
+        r = run_window(d, kind, p, err);
         struct strata_error later;
         enum strata_result end = st_capture_end(d->dev, d->dev->compute, &captured, r ? &later : err);
         if (r && captured) /* a part of a window is none */
@@ -290,6 +314,23 @@ static enum strata_result failed(const struct device_stage *d, enum strata_resul
     return r ? st_fail_in(err, r, "layers %u..%u on %s, %d rows", d->base.first, d->base.end - 1, d->base.name, rows) : r;
 }
 
+/* ST_WINDOW_KINDS: the pass is none of them. */
+static enum st_window_kind kind_of(const struct device_stage *d, const struct st_pass *pass)
+{
+    const struct st_stage *s = &d->base;
+    const struct st_rows *rows = pass->rows;
+    bool all = rows->n_out == rows->n;
+    if (rows->n > ST_GPU_WINDOW || pass->residuals || s->profile)
+        return ST_WINDOW_KINDS;
+    if (pass->part == ST_PART_DRAFT)
+        return all ? ST_WINDOW_DRAFT : rows->n_out == 1 ? ST_WINDOW_DRAFT_ONE : rows->n_out ? ST_WINDOW_KINDS : ST_WINDOW_DRAFT_NONE;
+    if (rows->mode == ST_ROWS_COMMIT)
+        return ST_WINDOW_COMMIT;
+    if (s->end == s->dims.layers && !all)
+        return ST_WINDOW_KINDS;
+    return rows->mode == ST_ROWS_HOLD ? ST_WINDOW_HELD : ST_WINDOW_TRUNK;
+}
+
 static enum strata_result device_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct device_stage *d = (struct device_stage *)stage;
@@ -304,18 +345,19 @@ static enum strata_result device_begin(struct st_stage *stage, const struct st_p
         r = send_rows(d, pass, d->host + d->begun % ST_STAGE_PASSES * d->host_rows, err);
     if (!r && pass->wide_in)
         r = t->copy_in(queue, st_gpu_at(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in), pass->wide_in, bytes, err);
-    bool graphs = d->dev->info.features & ST_FEATURE_GRAPHS;
-    bool window = (graphs || d->cached) && pass->rows->n <= ST_GPU_WINDOW && pass->rows->n_out == (head ? pass->rows->n : pass->rows->n_out) &&
-                  !pass->residuals && !stage->profile;
+    enum st_window_kind kind = kind_of(d, pass);
+    bool graphs = d->dev->info.features & ST_FEATURE_GRAPHS, commit = pass->rows->mode == ST_ROWS_COMMIT;
+    bool window = kind != ST_WINDOW_KINDS && (graphs || (d->cached && !commit));
     if (!r && stage->profile)
         r = st_profile_start(stage->profile, d->dev, err);
     f->rows = pass->rows->n;
-    f->layers = !window && !pass->residuals && pass->part == ST_PART_TRUNK;
+    f->layers = !window && !commit && !pass->residuals && pass->part == ST_PART_TRUNK;
     if (!r)
-        r = pass->residuals ? run_with_residuals(d, pass, p, err)
-            : window && d->cached ? st_device_experts_window(d, pass->part, p, err)
-            : window           ? run_graph(d, pass->part, p, err)
-                            : run_commands(d, p, 0, p->n_commands, f->layers ? f->layer : NULL, err);
+        r = pass->residuals                  ? run_with_residuals(d, pass, p, err)
+            : window && d->cached && !commit ? st_device_experts_window(d, kind, p, err)
+            : window                         ? run_graph(d, kind, p, err)
+            : commit                         ? run_commit(d, p, err)
+                                             : run_commands(d, p, 0, p->n_commands, f->layers ? f->layer : NULL, err);
     if (!r && head && pass->rows->n_out)
         r = t->copy_out(queue, d->host_logits, st_gpu_at(p->logits),
                         (uint64_t)pass->rows->n_out * stage->dims.vocabulary * sizeof(float), err);
@@ -432,10 +474,10 @@ static void device_close(struct st_stage *stage)
         free(d->flight[k].layer);
     }
     st_device_experts_close(d);
-    for (int part = 0; part < 2; part++)
+    for (int kind = 0; kind < ST_WINDOW_KINDS; kind++)
         for (int n = 0; n < ST_STAGE_GRAPHS; n++)
-            if (d->graphs[part][n]) /* a runtime without graphs has no function to free them */
-                t->graph_free(d->graphs[part][n]);
+            if (d->graphs[kind][n]) /* a runtime without graphs has no function to free them */
+                t->graph_free(d->graphs[kind][n]);
     for (int i = 0; i < 2; i++) {
         t->event_free(d->piece_free[i]);
         t->host_free(d->dev->rt, d->piece[i]);
@@ -632,8 +674,6 @@ static void take_config(struct device_stage *d, const struct st_stage_config *c)
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
                                         struct st_stage **out, struct strata_error *err)
 {
-    if (c->placement.hold)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: drafts are checked on the CPU only", dev->name);
     struct device_stage *d = calloc(1, sizeof *d);
     if (!d)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a stage", dev->name);
@@ -652,18 +692,18 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
 }
 
 /* Lowers a program for the counts in its rows and marks and counts what it launches; both may be NULL. */
-static enum strata_result mark_kernels(const struct st_program *p, const struct st_gpu_target *t, bool *needed,
+static enum strata_result mark_kernels(const struct st_program *p, const struct st_gpu_target *t, bool commit, bool *needed,
                                        uint64_t *count, struct strata_error *err)
 {
     struct st_gpu_list list = {0};
     enum strata_result r = STRATA_OK;
-    list.end = p->commands + p->n_commands;
+    list.end = commit ? NULL : p->commands + p->n_commands;
     for (size_t i = 0; i < p->n_commands && !r; i++)
-        r = st_gpu_lower(&p->commands[i], t, &list, err);
+        r = commit && !st_op_recurs(p->commands[i].op) ? r : st_gpu_lower(&p->commands[i], t, &list, err);
     if (count)
         *count = list.count;
     list.end = NULL; /* passes that look at what is between commands need the kernels of each by itself */
-    for (size_t i = 0; i < p->n_commands && !r && needed; i++)
+    for (size_t i = 0; i < p->n_commands && !r && needed && !commit; i++)
         r = st_gpu_lower(&p->commands[i], t, &list, err);
     if (!r && list.failed)
         r = st_fail(err, STRATA_E_MEMORY, "no memory for a list of launches");
@@ -694,12 +734,18 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
         return r;
     s->bound.family->dims(&s->bound, &s->dims);
     r = place_programs(s, &d.rows, NULL, NULL, err);
+    for (uint32_t n = 1; n <= ST_HELD_ROWS && s->placement.hold && !r; n++) {
+        set_counts(s, &d.rows, n);
+        d.rows.mode = ST_ROWS_COMMIT;
+        r = mark_kernels(&s->trunk, &target, true, needed, NULL, err);
+    }
+    d.rows.mode = ST_ROWS_ADVANCE; /* held rows take the same kernels */
     /* Every window; prompts at each power of two, where lowering may choose other kernels, and the largest. */
     for (uint32_t n = 1, last = 0; n != last && !r;) {
         set_counts(s, &d.rows, n);
-        r = mark_kernels(&s->trunk, &target, needed, NULL, err);
+        r = mark_kernels(&s->trunk, &target, false, needed, NULL, err);
         if (!r)
-            r = mark_kernels(&s->draft, &target, needed, NULL, err);
+            r = mark_kernels(&s->draft, &target, false, needed, NULL, err);
         last = n;
         n = n < ST_GPU_WINDOW ? n + 1 : n < s->placement.rows / 2 ? 2 * n : s->placement.rows;
     }
@@ -747,7 +793,7 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
     out->in_file = experts.in_file;
     if (!r) {
         set_counts(s, &d.rows, 1);
-        r = mark_kernels(&s->trunk, &target, NULL, &out->launches, err);
+        r = mark_kernels(&s->trunk, &target, false, NULL, &out->launches, err);
         out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
         out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
         out->expert_read = st_program_expert_traffic(&s->trunk, &out->steps);

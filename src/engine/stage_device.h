@@ -13,6 +13,18 @@ enum {
     ST_STAGE_GRAPHS = ST_GPU_WINDOW + 1,
 };
 
+/* Kinds of windows that graphs are captured of. The trunk's and the first of the draft layer give logits of every row they have
+ * a head for. */
+enum st_window_kind {
+    ST_WINDOW_TRUNK,
+    ST_WINDOW_HELD, /* its rows are held */
+    ST_WINDOW_COMMIT,
+    ST_WINDOW_DRAFT,
+    ST_WINDOW_DRAFT_ONE,  /* logits of one row of several */
+    ST_WINDOW_DRAFT_NONE, /* no logits */
+    ST_WINDOW_KINDS
+};
+
 /* Where things lie in the device's allocation, in bytes from its start. */
 struct st_device_layout {
     uint64_t weights, slots, state, buffers, experts, rows, scratch, total;
@@ -39,7 +51,7 @@ struct device_stage {
     uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
     struct st_gpu_target target;
     struct st_gpu_list list;
-    struct st_graph *graphs[2][ST_STAGE_GRAPHS]; /* by part and rows; windows in which every row wants logits */
+    struct st_graph *graphs[ST_WINDOW_KINDS][ST_STAGE_GRAPHS]; /* by kind and rows */
     /* while weights are put */
     uint64_t put_used;
     bool counting;
@@ -100,7 +112,7 @@ void st_device_experts_count(struct device_stage *d, int flight);
 enum strata_result st_device_experts_run(struct device_stage *d, const struct st_program *p, const struct st_command *c,
                                          struct strata_error *err);
 /* A whole window, by graphs where there are some. */
-enum strata_result st_device_experts_window(struct device_stage *d, enum st_part part, const struct st_program *p,
+enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
                                             struct strata_error *err);
 
 #endif

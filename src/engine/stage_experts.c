@@ -70,7 +70,7 @@ struct st_device_experts {
     uint8_t *wanted;  /* [experts] */
     struct st_event *routed, *ready[RING_PARTS], *free_again[RING_PARTS];
     bool in_use[RING_PARTS];
-    struct st_graph **graphs[2][ST_STAGE_GRAPHS];
+    struct st_graph **graphs[ST_WINDOW_KINDS][ST_STAGE_GRAPHS];
     struct st_event *exchanged;
     struct exchange exchange[ST_EXPERT_SWAPS];
     uint32_t exchanges; /* under way */
@@ -513,18 +513,19 @@ static size_t commands_with_experts(const struct st_program *p)
     return n;
 }
 
-enum strata_result st_device_experts_window(struct device_stage *d, enum st_part part, const struct st_program *p,
+enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
                                             struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;
-    struct st_graph ***graphs = &e->graphs[part][d->rows.n];
+    struct st_graph ***graphs = &e->graphs[kind][d->rows.n];
+    bool trunk = kind <= ST_WINDOW_COMMIT;
     size_t steps = commands_with_experts(p), at = 0;
     if (!*graphs && !(*graphs = calloc(2 * steps + 1, sizeof **graphs)))
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for graphs", d->base.name);
     const struct st_command *before = NULL;
     enum strata_result r = STRATA_OK;
-    uint32_t k = part == ST_PART_TRUNK ? 0 : (uint32_t)commands_with_experts(&d->base.trunk);
+    uint32_t k = trunk ? 0 : (uint32_t)commands_with_experts(&d->base.trunk);
     for (size_t step = 0; step < steps && !r; step++, k++) {
         size_t to = at;
         while (p->commands[to].op != ST_OP_experts)
@@ -545,7 +546,7 @@ enum strata_result st_device_experts_window(struct device_stage *d, enum st_part
         at = to + 1;
     }
     const struct stretch rest = {.program = p, .from = at, .to = p->n_commands, .end = before};
-    d->store.windows += part == ST_PART_TRUNK;
+    d->store.windows += trunk;
     return r ? r : play(d, &(*graphs)[2 * steps], &rest, err);
 }
 
@@ -1049,13 +1050,13 @@ void st_device_experts_close(struct device_stage *d)
     struct st_device_experts *e = d->experts;
     if (e) {
         const struct st_runtime *t = st_device_table(d);
-        for (int part = 0; part < 2; part++)
+        for (int kind = 0; kind < ST_WINDOW_KINDS; kind++)
             for (int n = 0; n < ST_STAGE_GRAPHS; n++) {
-                size_t count = 2 * commands_with_experts(part == ST_PART_TRUNK ? &d->base.trunk : &d->base.draft) + 1;
-                for (size_t i = 0; e->graphs[part][n] && i < count; i++)
-                    if (e->graphs[part][n][i])
-                        t->graph_free(e->graphs[part][n][i]);
-                free(e->graphs[part][n]);
+                size_t count = 2 * commands_with_experts(kind <= ST_WINDOW_COMMIT ? &d->base.trunk : &d->base.draft) + 1;
+                for (size_t i = 0; e->graphs[kind][n] && i < count; i++)
+                    if (e->graphs[kind][n][i])
+                        t->graph_free(e->graphs[kind][n][i]);
+                free(e->graphs[kind][n]);
             }
         t->event_free(e->routed);
         t->event_free(e->exchanged);

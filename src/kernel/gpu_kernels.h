@@ -32,13 +32,13 @@
     X(DRAFT_INPUT, "st_draft_input", "residual", "pcccciiif", 256, 1, 1, true) \
     X(NGRAM_GATHER, "st_ngram_gather", "ngram", "pcciiii", 256, 1, 1, true) \
     X(NGRAM_GATE, "st_ngram_gate", "ngram", "ppccccciif", 256, 1, 1, true) \
-    X(NGRAM_CONV, "st_ngram_conv", "ngram", "ppccccciiii", 256, 1, 1, true) \
+    X(NGRAM_CONV, "st_ngram_conv", "ngram", "pppccccciiiii", 256, 1, 1, true) \
     X(NGRAM_RING, "st_ngram_ring", "ngram", "pccciii", 256, 1, 1, true) \
-    X(GDN_PREPARE, "st_gdn_prepare", "gdn", "ppccccccccciiiiiif", 256, 1, 1, true) \
-    X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiii", 128, 1, 1, true) \
-    X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiii", 128, 1, 1, true) \
-    X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiii", 128, 1, 1, true) \
-    X(GDN_FINISH, "st_gdn_finish", "gdn", "pppccccciiiiiiif", 256, 1, 1, true) \
+    X(GDN_PREPARE, "st_gdn_prepare", "gdn", "pppccccccccciiiiiiif", 256, 1, 1, true) \
+    X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiiii", 128, 1, 1, true) \
+    X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiiii", 128, 1, 1, true) \
+    X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiiii", 128, 1, 1, true) \
+    X(GDN_FINISH, "st_gdn_finish", "gdn", "pppccccciiiiiiiif", 256, 1, 1, true) \
     X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiiff", 256, 1, 1, true) \
     X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true) \
     X(QSA_SCORE_TILE, "st_qsa_score_tile", "qsa", "pcccciiiiiii", 256, 1, 1, true) \

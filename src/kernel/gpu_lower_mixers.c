@@ -251,13 +251,32 @@ enum strata_result st_gpu_lower_ngram_gather(const struct st_ngram_gather *a, co
     return STRATA_OK;
 }
 
+/* The last z of each sequence goes into the ring. */
+static void put_ngram_ring(const struct st_ngram_inject *a, const float *z, struct st_gpu_list *list)
+{
+    uint32_t n = (uint32_t)a->rows->n, wide = a->streams * a->hidden;
+    struct call c = call(list, ST_GPU_NGRAM_RING, groups(wide), n);
+    put(&c, a->state);
+    put(&c, z);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->pos);
+    put_int(&c, n);
+    put_int(&c, wide);
+    put_int(&c, (a->taps - 1) * a->dilation);
+}
+
 enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, const struct st_gpu_target *t,
                                              struct st_gpu_list *list, struct strata_error *err)
 {
     (void)t;
     (void)err;
     uint32_t n = (uint32_t)a->rows->n, wide = a->streams * a->hidden;
-    struct call c = call(list, ST_GPU_NGRAM_GATE, a->streams, n);
+    struct call c;
+    if (a->rows->mode == ST_ROWS_COMMIT) {
+        put_ngram_ring(a, a->kept, list);
+        return STRATA_OK;
+    }
+    c = call(list, ST_GPU_NGRAM_GATE, a->streams, n);
     put(&c, a->key);
     put(&c, a->z);
     put(&c, a->value);
@@ -272,6 +291,7 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
     c = call(list, ST_GPU_NGRAM_CONV, groups(wide), (n + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE);
     put(&c, a->r);
     put(&c, a->state);
+    put_or(&c, a->kept, a->z);
     put(&c, a->key);
     put(&c, a->z);
     put(&c, a->conv);
@@ -281,16 +301,9 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
     put_int(&c, wide);
     put_int(&c, a->taps);
     put_int(&c, a->dilation);
-    if (n <= ROWS_AT_ONCE)
-        return STRATA_OK;
-    c = call(list, ST_GPU_NGRAM_RING, groups(wide), n);
-    put(&c, a->state);
-    put(&c, a->z);
-    put(&c, a->rows->slot);
-    put(&c, a->rows->pos);
-    put_int(&c, n);
-    put_int(&c, wide);
-    put_int(&c, (a->taps - 1) * a->dilation);
+    put_int(&c, a->rows->mode == ST_ROWS_HOLD);
+    if (n > ROWS_AT_ONCE)
+        put_ngram_ring(a, a->z, list);
     return STRATA_OK;
 }
 
@@ -320,9 +333,17 @@ static void put_gdn_shape(struct call *c, const struct st_gdn *a)
     put_int(c, a->taps);
 }
 
-enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_target *t, struct st_gpu_list *list,
+enum strata_result st_gpu_lower_gdn(const struct st_gdn *given, const struct st_gpu_target *t, struct st_gpu_list *list,
                                     struct strata_error *err)
 {
+    struct st_gdn taken = *given;
+    const struct st_gdn *a = &taken;
+    bool hold = a->rows->mode == ST_ROWS_HOLD;
+    if (a->rows->mode == ST_ROWS_COMMIT) { /* the outputs are those of the window once more, and nobody reads them */
+        taken.u = st_gdn_kept_u(a);
+        taken.b = st_gdn_kept_b(a);
+        taken.a = st_gdn_kept_a(a);
+    }
     enum { COLUMNS = 16, LANES_EACH = 8, HEADS_AT_ONCE = ITEMS / 32 };
     uint32_t n = (uint32_t)a->rows->n, heads = 2 * a->key_heads + a->value_heads;
     uint32_t units = (uint32_t)(((uint64_t)n * heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE);
@@ -335,6 +356,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     struct call c = call(list, ST_GPU_GDN_PREPARE, units, 1);
     put(&c, a->c);
     put_address(&c, t->scratch);
+    put_or(&c, hold ? a->kept : NULL, a->c);
     put(&c, a->conv_state);
     put(&c, a->u);
     put(&c, a->conv);
@@ -345,6 +367,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put(&c, a->rows->slot);
     put(&c, a->rows->pos);
     put_gdn_shape(&c, a);
+    put_int(&c, hold);
     put_float(&c, a->eps);
     c = call(list, step, a->value_heads * (a->value_dim / COLUMNS), spans_of(a->rows));
     put(&c, a->o);
@@ -357,6 +380,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put_int(&c, a->key_heads);
     put_int(&c, a->value_heads);
     put_int(&c, a->value_dim);
+    put_int(&c, hold);
     uint8_t *codes = codes_for_next(a->o, a->value_dim, list);
     c = call(list, ST_GPU_GDN_FINISH, units, 1);
     put(&c, a->o);
@@ -369,6 +393,7 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *a, const struct st_gpu_
     put(&c, a->rows->pos);
     put_gdn_shape(&c, a);
     put_int(&c, codes != NULL);
+    put_int(&c, hold);
     put_float(&c, a->eps);
     return STRATA_OK;
 }

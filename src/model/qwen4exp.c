@@ -167,10 +167,11 @@ static void *growing_state(struct emitter *e, uint32_t outer, uint64_t units, ui
     return base;
 }
 
-/* Memory for what held rows keep, behind all other buffers; NULL where no pass holds rows. */
+/* Memory for what held rows keep; NULL where no pass holds rows. It lies with the state, because every layer has its own, but is
+ * no part of it. */
 static float *kept(struct emitter *e, uint64_t floats)
 {
-    return e->at->hold ? take_floats(e->scratch, 1, floats) : NULL;
+    return e->at->hold ? take_floats(e->state, 1, floats) : NULL;
 }
 
 static void need_scratch(struct emitter *e, size_t bytes)

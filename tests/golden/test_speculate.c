@@ -17,6 +17,8 @@ static struct {
     size_t count;
 } f;
 
+static const char *expert_cache; /* of engines that are opened */
+
 static struct strata_engine *open_engine(const struct strata_model *m, const char *devices, const char *mtp, uint32_t drafts)
 {
     struct strata_error err;
@@ -26,6 +28,7 @@ static struct strata_engine *open_engine(const struct strata_model *m, const cha
                                       .context = CONTEXT,
                                       .prefill = 32,
                                       .sessions = 2,
+                                      .expert_cache = expert_cache,
                                       .mtp_path = mtp,
                                       .drafts = drafts};
     assert_ok(strata_engine_create(m, &o, &e, &err), &err);
@@ -97,6 +100,17 @@ static void rows_of_a_window_have_the_bits_of_rows_alone_and_leave_no_trace_when
 {
     (void)state;
     windows_keep_what_they_are_told("cpu");
+}
+
+static void windows_do_so_on_devices_and_across_stages(void **state)
+{
+    (void)state;
+    windows_keep_what_they_are_told("sim:gfx1100:8G");
+    windows_keep_what_they_are_told("sim:sm_89:8G,cpu,sim:gfx90a:8G:nograph");
+    expert_cache = "40%"; /* the host computes the other experts */
+    windows_keep_what_they_are_told("sim:gfx1100:8G");
+    windows_keep_what_they_are_told("sim:gfx1100:8G:nograph");
+    expert_cache = NULL;
 }
 
 static void windows_out_of_range_are_refused_and_change_nothing(void **state)
@@ -350,6 +364,13 @@ static void the_draft_layer_changes_no_answer(void **state)
     answers_do_not_depend_on_the_draft_layer("cpu", 0, KINDS);
 }
 
+static void answers_are_the_same_on_devices(void **state)
+{
+    (void)state;
+    answers_do_not_depend_on_guesses("sim:gfx1100:8G", 1, 2);
+    answers_do_not_depend_on_the_draft_layer("sim:sm_89:8G,sim:gfx90a:8G", 1, 2);
+}
+
 /* That most guesses are right shows that the layer's rows hold what they should. */
 static void the_draft_layer_guesses_mostly_right(void **state)
 {
@@ -359,7 +380,9 @@ static void the_draft_layer_guesses_mostly_right(void **state)
     struct answer a = {0};
     struct strata_request q = request(0);
     q.max_tokens = 100;
+    st_spec_always(s->spec, ST_GUESS_LAYER, 3);
     answer_on(s, q, &a);
+    assert_true(a.stats.drafted_tokens >= 20);
     assert_true(2 * a.stats.accepted_tokens >= a.stats.drafted_tokens);
     strata_session_free(s);
     strata_engine_free(e);
@@ -458,8 +481,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_a_window_have_the_bits_of_rows_alone_and_leave_no_trace_when_taken_back),
+        cmocka_unit_test(windows_do_so_on_devices_and_across_stages),
         cmocka_unit_test(windows_out_of_range_are_refused_and_change_nothing),
         cmocka_unit_test(answers_are_the_same_with_right_wrong_and_mixed_guesses),
+        cmocka_unit_test(answers_are_the_same_on_devices),
         cmocka_unit_test(answers_end_where_they_would_without_guesses),
         cmocka_unit_test(the_draft_layer_changes_no_answer),
         cmocka_unit_test(the_draft_layer_guesses_mostly_right),

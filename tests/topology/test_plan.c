@@ -80,6 +80,7 @@ static void what_is_planned_is_what_is_allocated(void **state)
             struct strata_engine_options o = options(machines[m].devices, machines[m].split);
             o.kv = kinds[k];
             o.mtp_path = (m + k) % 2 ? f.draft : NULL; /* each machine with and without, each type too */
+            o.drafts = k % 4 ? 0 : 3;
             assert_ok(strata_engine_create(f.model, &o, &e, &err), &err);
             assert_allocated(e);
             struct st_plan before = plan_of(&o);

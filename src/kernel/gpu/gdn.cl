@@ -15,17 +15,19 @@
 /* Prepared gates of a (value head, row): sigmoid(b), exp(g), and two words that nobody reads, so that they are copied
  * as one. */
 #define GDN_GATES 4
+#define GDN_HELD 8 /* rows that kept has room for: ST_HELD_ROWS */
 
 /* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates
  * [value_heads] [rows]. 32 neighbours have one head of one row: query heads, key heads, value heads. grid: (ceil(rows *
  * heads / 8), 1). ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to
- * date. */
+ * date. hold: u, b and a go to kept (kernel/gdn.h) as well. */
 KERNEL(GROUP)
-st_gdn_prepare(global float *restrict c, global float *restrict gates, global const float *restrict ring_all,
+st_gdn_prepare(global float *restrict c, global float *restrict gates, global float *restrict kept,
+               global const float *restrict ring_all,
                global const float *restrict u, global const float *restrict conv, global const float *restrict b,
                global const float *restrict a, global const float *restrict ssm_a, global const float *restrict dt_bias,
                global const int *restrict slot, global const int *restrict pos, uint rows, uint key_heads,
-               uint value_heads, uint dk, uint dv, uint taps, float eps)
+               uint value_heads, uint dk, uint dv, uint taps, uint hold, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32,
@@ -64,11 +66,18 @@ st_gdn_prepare(global float *restrict c, global float *restrict gates, global co
         const uint e = i * 32 + lane;
         if (e < dim)
             c[(ulong)row * channels + first + e] = is_value ? v[i] : v[i] * (inverse * scale);
+        if (hold && e < dim)
+            kept[(ulong)row * channels + first + e] = u[(ulong)row * channels + first + e];
     }
     if (inside && is_value && lane == 0) {
         const uint j = head - 2 * key_heads;
         const ulong at = (ulong)row * value_heads + j;
         global float *to = gates + ((ulong)j * rows + row) * GDN_GATES;
+        if (hold) {
+            global float *gate = kept + (ulong)GDN_HELD * channels;
+            gate[at] = b[at];
+            gate[(ulong)GDN_HELD * value_heads + at] = a[at];
+        }
         to[0] = st_sigmoidf(b[at]);
         to[1] = st_expf(ssm_a[j] * st_softplusf(a[at] + dt_bias[j]));
     }
@@ -105,7 +114,7 @@ INLINE void gdn_fetch(local uint4 *to, global const float *c, global const float
 INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global float *restrict o,
                      global float *restrict state_all, global const float *restrict c,
                      global const float *restrict gates_all, global const int *restrict slot,
-                     global const int *restrict span, uint rows, uint key_heads, uint value_heads, uint dv)
+                     global const int *restrict span, uint rows, uint key_heads, uint value_heads, uint dv, uint hold)
 {
     const uint dk = own * GDN_LANES, each = dk / 2 + GDN_COLUMNS / 4 + 1;
     const uint item = st_item(), part = item % GDN_LANES, column = item / GDN_LANES, blocks = dv / GDN_COLUMNS;
@@ -172,22 +181,24 @@ INLINE void gdn_step(uint own, local uint4 *stage, local uint *words, global flo
         }
         turn = 1 - turn;
     }
+    if (hold)
+        return;
     UNROLL
     for (uint i = 0; i < own; i++)
         state[(ulong)(i / 4 * 32 + part * 4 + i % 4) * dv] = s[i];
 }
 
 /* grid: (value_heads * dv / GDN_COLUMNS, spans at most); the key dimension is own * GDN_LANES, dv a multiple of
- * GDN_COLUMNS. */
+ * GDN_COLUMNS. hold: the state stays as it is. */
 #define GDN_STEP(name, own) \
     KERNEL(GDN_GROUP) \
     name(global float *restrict o, global float *restrict state, global const float *restrict c, \
          global const float *restrict gates, global const int *restrict slot, global const int *restrict span, \
-         uint rows, uint key_heads, uint value_heads, uint dv) \
+         uint rows, uint key_heads, uint value_heads, uint dv, uint hold) \
     { \
         LOCAL_ARRAY(uint4, stage, 2 * GDN_BATCH * ((own)*GDN_LANES / 2 + GDN_COLUMNS / 4 + 1)); \
         LOCAL_ARRAY(uint, words, GDN_GROUP); \
-        gdn_step(own, stage, words, o, state, c, gates, slot, span, rows, key_heads, value_heads, dv); \
+        gdn_step(own, stage, words, o, state, c, gates, slot, span, rows, key_heads, value_heads, dv, hold); \
     }
 
 GDN_STEP(st_gdn_step_4, 4)
@@ -195,13 +206,13 @@ GDN_STEP(st_gdn_step_8, 8)
 GDN_STEP(st_gdn_step_16, 16)
 
 /* o = norm(o) * gamma * sigmoid(z) for every head, also as Q8 rows where quantize is set (dv a multiple of 32); the
- * last u of each span go into the ring. 32 neighbours have one head of one row, value heads first. grid: (ceil(rows *
+ * last u of each span go into the ring unless rows are held. 32 neighbours have one head of one row, value heads first. grid: (ceil(rows *
  * heads / 8), 1); heads: as in st_gdn_prepare. */
 KERNEL(GROUP)
 st_gdn_finish(global float *restrict o, global float *restrict ring, global uchar *restrict q,
               global const float *restrict z, global const float *restrict gamma, global const float *restrict u,
               global const int *restrict slot, global const int *restrict pos, uint rows, uint key_heads,
-              uint value_heads, uint dk, uint dv, uint taps, uint quantize, float eps)
+              uint value_heads, uint dk, uint dv, uint taps, uint quantize, uint hold, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
     const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32,
@@ -229,7 +240,7 @@ st_gdn_finish(global float *restrict o, global float *restrict ring, global ucha
     for (uint e = lane; e < dv + lane && quantize; e += 32)
         put_q8(words, q + (ulong)row * ST_Q8_STRIDE(value_heads * dv), value_heads * dv, head * dv + e,
                is_value ? o[at + e] : 0.0f, is_value);
-    if (!inside || (row + length < rows && slot[row + length] == slot[row]))
+    if (!inside || hold || (row + length < rows && slot[row + length] == slot[row]))
         return;
     const uint count = channels / heads + 1, from = head * count,
                end = from + count < channels ? from + count : channels;

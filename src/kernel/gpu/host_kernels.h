@@ -99,10 +99,11 @@
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), args[13].i, args[14].i, \
          args[15].i, args[16].i, args[17].i, args[18].i, args[19].i, args[20].i, args[21].i, args[22].i, args[23].i, \
          args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
-#define UNPACK_ppcccciiii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i)
-#define UNPACK_ppccccccccciiiiiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), args[11].i, args[12].i, args[13].i, \
-         args[14].i, args[15].i, args[16].i, args[17].f)
+#define UNPACK_ppcccciiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
+#define UNPACK_pppccccccccciiiiiiif(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), args[12].i, args[13].i, \
+         args[14].i, args[15].i, args[16].i, args[17].i, args[18].i, args[19].f)
 #define UNPACK_pcccciii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i)
 #define UNPACK_pcciii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i)
 #define UNPACK_piii(name) name(P(0), args[1].i, args[2].i, args[3].i)
@@ -124,13 +125,14 @@
          args[26].i, args[27].i, args[28].i, args[29].f, args[30].f)
 #define UNPACK_ppppppciii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i)
 #define UNPACK_pccciii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i)
-#define UNPACK_ppccccciiii(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), args[7].i, args[8].i, args[9].i, args[10].i)
+#define UNPACK_pppccccciiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, \
+         args[12].i)
 #define UNPACK_ppccciiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i, args[7].i, args[8].i, args[9].i)
-#define UNPACK_pppccccciiiiiiif(name) \
-    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i, \
-         args[13].i, args[14].i, args[15].f)
+#define UNPACK_pppccccciiiiiiiif(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, \
+         args[12].i, args[13].i, args[14].i, args[15].i, args[16].f)
 #define UNPACK_pppccciiif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].f)
 
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
@@ -153,13 +155,13 @@
     X(pcccciiif, st_draft_input) \
     X(pcciiii, st_ngram_gather) \
     X(ppccccciif, st_ngram_gate) \
-    X(ppccccciiii, st_ngram_conv) \
+    X(pppccccciiiii, st_ngram_conv) \
     X(pccciii, st_ngram_ring) \
-    X(ppccccccccciiiiiif, st_gdn_prepare) \
-    X(ppcccciiii, st_gdn_step_4) \
-    X(ppcccciiii, st_gdn_step_8) \
-    X(ppcccciiii, st_gdn_step_16) \
-    X(pppccccciiiiiiif, st_gdn_finish) \
+    X(pppccccccccciiiiiiif, st_gdn_prepare) \
+    X(ppcccciiiii, st_gdn_step_4) \
+    X(ppcccciiiii, st_gdn_step_8) \
+    X(ppcccciiiii, st_gdn_step_16) \
+    X(pppccccciiiiiiiif, st_gdn_finish) \
     X(pppppcccccccccccccciiiiiiiiiiff, st_qsa_heads) \
     X(pcccciiiiii, st_qsa_score) \
     X(pcccciiiiiii, st_qsa_score_tile) \

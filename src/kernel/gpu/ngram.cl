@@ -104,12 +104,13 @@ INLINE void ngram_keep(global float *ring, global const float *z, global const i
 #define NGRAM_ROWS 16 /* rows that a work-item goes through */
 
 /* r += gv + silu(causal convolution of z with taps dilation apart). A work-item has one channel of NGRAM_ROWS rows;
- * where these are all rows, the ring takes the last z of each sequence, otherwise st_ngram_ring must follow. grid:
- * (ceil(wide / 256), ceil(rows / 16)). */
+ * where these are all rows, the ring takes the last z of each sequence, otherwise st_ngram_ring must follow; rows that are
+ * held go to kept [rows][wide] instead. grid: (ceil(wide / 256), ceil(rows / 16)). */
 KERNEL(GROUP)
-st_ngram_conv(global float *restrict r, global float *restrict ring, global const float *restrict gv,
+st_ngram_conv(global float *restrict r, global float *restrict ring, global float *restrict kept,
+              global const float *restrict gv,
               global const float *restrict z, global const float *restrict conv, global const int *restrict slot,
-              global const int *restrict pos, uint rows, uint wide, uint taps, uint dilation)
+              global const int *restrict pos, uint rows, uint wide, uint taps, uint dilation, uint hold)
 {
     const uint ch = st_group() * GROUP + st_item(), length = (taps - 1) * dilation, first = st_group_y() * NGRAM_ROWS;
     const uint end = first + NGRAM_ROWS < rows ? first + NGRAM_ROWS : rows;
@@ -130,7 +131,9 @@ st_ngram_conv(global float *restrict r, global float *restrict ring, global cons
         const ulong at = (ulong)row * wide + ch;
         r[at] = r[at] + (gv[at] + st_siluf(sum));
     }
-    for (uint row = first; row < end && rows <= NGRAM_ROWS; row++)
+    for (uint row = first; row < end && hold; row++)
+        kept[(ulong)row * wide + ch] = z[(ulong)row * wide + ch];
+    for (uint row = first; row < end && rows <= NGRAM_ROWS && !hold; row++)
         ngram_keep(ring, z, slot, pos, rows, row, ch, wide, length);
 }
 
