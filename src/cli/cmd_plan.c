@@ -64,7 +64,7 @@ static void print_host(const struct st_plan *plan)
 {
     const struct st_plan_host *h = &plan->host;
     char a[11][16];
-    printf("host memory: %s MiB = page-locked %s + between stages %s + KV of CPU stages %s + their recurrent state %s, "
+    printf("host memory: %s MiB = page-locked %s (of it between stages %s) + KV of CPU stages %s + their recurrent state %s, "
            "buffers and workers %s + "
            "passes %s + kept states %s + experts %s + beside them %s",
            mib(h->total, a[0]), mib(h->locked, a[1]), mib(h->hand_off, a[7]), mib(h->kv, a[2]),

@@ -659,7 +659,7 @@ static enum strata_result check_limits(const struct planner *p)
     if (h->limit && h->total > h->limit)
         return st_fail(
             p->err, STRATA_E_MEMORY,
-            "host memory: %llu bytes are planned (page-locked %llu, between stages %llu, state %llu, buffers %llu, "
+            "host memory: %llu bytes are planned (page-locked %llu, of them between stages %llu, state %llu, buffers %llu, "
             "workers %llu, passes %llu, kept states %llu, experts %llu), %llu may be used as --ram-limit says",
             (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
             (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
@@ -781,8 +781,9 @@ static enum strata_result size_stages(struct planner *p, uint32_t prefill)
         }
     }
     h->hand_off = (uint64_t)(plan->n_stages - 1) * ST_STAGE_PASSES * st_pipeline_buffer(&plan->placement, p->q->dims);
+    h->locked += h->hand_off;
     h->kept = p->q->kept ? p->q->kept : default_kept(plan);
-    h->total = h->locked + h->hand_off + h->state + h->buffers + h->workers + h->passes + h->kept + h->experts;
+    h->total = h->locked + h->state + h->buffers + h->workers + h->passes + h->kept + h->experts;
     return size_arenas(p, prefill);
 }
 

@@ -38,8 +38,8 @@ struct st_plan_stage {
 /* Host memory, in bytes. total is all but the file, which the system can drop and read again. */
 struct st_plan_host {
     uint64_t file;                        /* mapped: all shards, and the draft layer's file */
-    uint64_t locked;                      /* page-locked, of devices' stages */
-    uint64_t hand_off;                    /* between stages, page-locked where one of the two is a device */
+    uint64_t locked;                      /* page-locked, of devices' stages and between stages */
+    uint64_t hand_off;                    /* of it: between stages */
     uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
     uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions */
     uint64_t kept;                        /* most that checkpoints and parked conversations may take */

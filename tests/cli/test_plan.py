@@ -46,7 +46,8 @@ def the_json_form_adds_up():
         assert sum((n + 255) // 256 * 256 for n in parts) == s["total"], s
         m = s["memory"]
         assert m["free"] == m["total"] - m["taken"] and m["available"] == m["free"] - m["reserve"], m
-    assert p["host"]["page_locked"] == first["page_locked"] + last["page_locked"], p
+    between = p["host"]["between_stages"]
+    assert between > 0 and p["host"]["page_locked"] == first["page_locked"] + last["page_locked"] + between, p
     assert p["host"]["file"] == os.path.getsize(MODEL), p
     time = sum(s["token"][k] for s in p["stages"] for k in ("memory_seconds", "launch_seconds", "link_seconds"))
     assert abs(time - p["seconds_per_token"]) < 1e-6 * time, p
