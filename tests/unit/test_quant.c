@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <zstd.h>
+
 #include "base/file.h"
 #include "format/grids.h"
 #include "format/quant.h"
@@ -36,13 +38,30 @@ static float noise(void)
     return sum * 1.7f;
 }
 
-static char *read_data(const char *name)
+static char *read_file(const char *name, size_t *size)
 {
-    char path[4096], *text;
-    size_t size;
+    char path[4096], *data;
     struct strata_error err = {0};
     snprintf(path, sizeof path, "%s/tests/unit/data/%s", getenv("STRATA_TEST_SOURCE"), name);
-    assert_ok(st_read_file(path, 1 << 20, &text, &size, &err), &err);
+    assert_ok(st_read_file(path, 1 << 20, &data, size, &err), &err);
+    return data;
+}
+
+static char *read_data(const char *name)
+{
+    size_t size;
+    return read_file(name, &size);
+}
+
+static char *read_packed(const char *name)
+{
+    size_t packed;
+    char *data = read_file(name, &packed);
+    size_t size = (size_t)ZSTD_getFrameContentSize(data, packed);
+    char *text = calloc(size + 1, 1);
+    assert_non_null(text);
+    assert_int_equal(ZSTD_decompress(text, size, data, packed), size);
+    free(data);
     return text;
 }
 
@@ -177,7 +196,7 @@ static void unknown_and_removed_types_have_no_description(void **state)
 static void every_type_decodes_to_the_published_vectors(void **state)
 {
     (void)state;
-    char *data = read_data("quant_test_vectors.txt"), *text = data, *line;
+    char *data = read_packed("quant_test_vectors.txt.zst"), *text = data, *line;
     int seen = 0;
     while ((line = next_line(&text)) != NULL) {
         char name[32];

@@ -1,5 +1,4 @@
-/* The demo model's tokenizer for tests: tests/unit/data/demo_tokenizer.json.zst, a Hugging Face tokenizer.json reduced
- * to the vocabulary, the merges and the added tokens. */
+/* The demo model's tokenizer, out of models/demo.gguf, and the files of tests/unit/data. */
 #ifndef ST_TESTS_TEXT_FIXTURE_H
 #define ST_TESTS_TEXT_FIXTURE_H
 
@@ -7,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
 
 #include "base/file.h"
+#include "format/gguf.h"
 #include "text/tokenizer.h"
 
 /* Content of tests/unit/data/NAME, freed by the caller. */
@@ -37,56 +36,35 @@ static inline json_t *fixture_json(const char *name)
     return json;
 }
 
-/* A tokenizer of the fixture's vocabulary with the given pre-tokenizer. */
+/* A tokenizer of the demo model's vocabulary with the given pre-tokenizer and no token for the beginning of a text. */
 static inline enum strata_result fixture_tokenizer(const char *pre, struct st_tokenizer **out, struct strata_error *err)
 {
-    size_t packed_size;
-    char *packed = fixture_read("demo_tokenizer.json.zst", &packed_size);
-    size_t size = (size_t)ZSTD_getFrameContentSize(packed, packed_size);
-    char *text = malloc(size + 1);
-    assert_int_equal(ZSTD_decompress(text, size, packed, packed_size), size);
-    free(packed);
-    json_error_t why;
-    json_t *root = json_loadb(text, size, 0, &why), *entry;
-    free(text);
-    assert_non_null(root);
-    json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
-    json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
-    json_t *added = json_object_get(root, "added_tokens");
-    size_t count = json_object_size(vocab) + json_array_size(added), i;
-    struct st_bytes *tokens = calloc(count, sizeof *tokens), *pairs = calloc(json_array_size(merges), sizeof *pairs);
-    int32_t *types = calloc(count, sizeof *types);
-    const char *key;
-    json_object_foreach(vocab, key, entry)
-    {
-        size_t id = (size_t)json_integer_value(entry);
-        tokens[id] = (struct st_bytes){key, strlen(key)};
-        types[id] = ST_TOKEN_NORMAL;
-    }
-    json_array_foreach(added, i, entry)
-    {
-        size_t id = (size_t)json_integer_value(json_object_get(entry, "id"));
-        const char *content = json_string_value(json_object_get(entry, "content"));
-        tokens[id] = (struct st_bytes){content, strlen(content)};
-        types[id] = json_is_true(json_object_get(entry, "special")) ? ST_TOKEN_CONTROL : ST_TOKEN_USER_DEFINED;
-    }
-    json_array_foreach(merges, i, entry) pairs[i] =
-        (struct st_bytes){json_string_value(entry), json_string_length(entry)};
-    struct st_vocab v = {.tokens = tokens,
-                         .types = types,
-                         .count = count,
-                         .merges = pairs,
-                         .merge_count = json_array_size(merges),
-                         .pre = pre,
-                         .bos = -1,
-                         .eos = 8181,
-                         .eot = -1,
-                         .pad = 8179};
+    char path[4096];
+    const char *root = getenv("STRATA_TEST_SOURCE");
+    struct st_gguf *g = NULL;
+    struct st_bytes *tokens = NULL, *merges = NULL;
+    int64_t *types = NULL;
+    size_t count = 0;
+    struct st_vocab v = {.pre = pre, .bos = -1, .eos = 8181, .eot = -1, .pad = 8179};
+    snprintf(path, sizeof path, "%s/models/demo.gguf", root ? root : ".");
+    assert_ok(st_gguf_open(path, &g, err), err);
+    assert_ok(st_gguf_strings(g, "tokenizer.ggml.tokens", &tokens, &v.count, err), err);
+    assert_ok(st_gguf_strings(g, "tokenizer.ggml.merges", &merges, &v.merge_count, err), err);
+    assert_ok(st_gguf_ints(g, "tokenizer.ggml.token_type", &types, &count, err), err);
+    assert_int_equal(count, v.count);
+    int32_t *narrow = malloc(count * sizeof *narrow);
+    assert_non_null(narrow);
+    for (size_t i = 0; i < count; i++)
+        narrow[i] = (int32_t)types[i];
+    v.tokens = tokens;
+    v.merges = merges;
+    v.types = narrow;
     enum strata_result r = st_tokenizer_create(&v, out, err);
     free(tokens);
+    free(merges);
     free(types);
-    free(pairs);
-    json_decref(root);
+    free(narrow);
+    st_gguf_close(g);
     return r;
 }
 
