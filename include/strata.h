@@ -132,6 +132,7 @@ struct strata_engine_options {
     uint32_t drafts;       /* most guesses of tokens to come that a pass checks, up to 7: from the draft layer if there is one, and
                             * from the text. Fewer where fewer pay. Default: none. No text depends on it */
     float draft_min_p;     /* the draft layer stops guessing below this probability; default 0.5 */
+    const char *ple_path;  /* n-gram table in a file of its own (any shard), or NULL: in the model's */
     enum strata_mtp_norm mtp_norm; /* default: as the draft layer's file says, else the full vector */
 };
 

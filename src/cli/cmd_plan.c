@@ -55,8 +55,10 @@ static void print_devices(const struct st_plan *plan)
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         if (s->cached)
-            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices\n", s->name,
-                   (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20), 100 * s->size.hit);
+            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token misses %.1f MiB, "
+                   "which the CPU reads at %.1f GB/s\n",
+                   s->name, (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20), 100 * s->size.hit,
+                   (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->miss_rate * 1e-9);
     }
 }
 
@@ -126,8 +128,8 @@ static json_t *stage_json(const struct st_plan_stage *s)
     json_object_set_new(out, "token", time);
     if (s->cached)
         json_object_set_new(out, "expert_cache",
-                            json_pack("{s:I, s:I, s:f, s:I, s:I}", "all", (json_int_t)z->all_experts, "slots", (json_int_t)z->slots,
-                                      "hit", z->hit, "arena", (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
+                            json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "all", (json_int_t)z->all_experts, "slots", (json_int_t)z->slots,
+                                      "hit", z->hit, "miss_rate", s->miss_rate, "arena", (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
     if (s->found >= 0)
         json_object_set_new(out, "memory",
                             json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken",

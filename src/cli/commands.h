@@ -13,6 +13,7 @@ int st_cmd_convert(int argc, char **argv);
 int st_cmd_devices(int argc, char **argv);
 int st_cmd_inspect(int argc, char **argv);
 int st_cmd_plan(int argc, char **argv);
+int st_cmd_profile(int argc, char **argv);
 int st_cmd_quantize(int argc, char **argv);
 int st_cmd_serve(int argc, char **argv);
 int st_cmd_synth(int argc, char **argv);

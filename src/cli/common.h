@@ -14,7 +14,7 @@
 struct st_engine_args {
     const char *model, *device, *cpu, *layer_split, *vram_limit;
     const char *prefill; /* "auto" (NULL) or a number */
-    const char *expert_cache, *expert_profile;
+    const char *expert_cache, *expert_profile, *ple;
     int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads;
     const char *session_dir; /* serve */
@@ -36,6 +36,7 @@ extern const char *const st_kv_names[], *const st_rope_names[];
     ST_MODEL_OPTION(a), \
     ST_INT("context", 'c', &(a).context, 0, 1 << 30, "N", \
            "tokens that prompt and answer may have together (default: the smaller of what the model knows and 8192)"), \
+    ST_TEXT("ple-gguf", 0, &(a).ple, "FILE", "the n-gram table in a file of its own (default: in the model's)"), \
     ST_INT("max-context", 0, &(a).context, 0, 1 << 30, "N", "the same"), \
     ST_INT("threads", 't', &(a).threads, 0, 4096, "N", "CPU threads (default: one per physical core)"), \
     ST_TEXT("device", 0, &(a).device, "LIST", \

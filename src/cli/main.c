@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"perplexity", st_cmd_perplexity, "how well a model predicts a text, and KL against a saved base"},
     {"bench", st_cmd_bench, "tokens per second"},
     {"plan", st_cmd_plan, "where a model would lie, how much memory it takes, how fast it would be"},
+    {"profile", st_cmd_profile, "which experts a text chooses, for models larger than the cards"},
     {"convert", st_cmd_convert, "a Hugging Face model folder to GGUF"},
     {"quantize", st_cmd_quantize, "a GGUF file with other tensor types"},
     {"devices", st_cmd_devices, "devices of this machine, which are used and why"},

@@ -102,6 +102,7 @@ static struct st_model_options bind_options(const struct strata_engine *e)
     enum strata_mtp_norm norm = e->options.mtp_norm;
     return (struct st_model_options){.fp32 = e->options.fp32,
                                      .yarn = e->options.rope_scaling == STRATA_ROPE_YARN ? e->options.rope_scale : 0,
+                                     .ngram = e->ngram_gguf,
                                      .draft_norm_per_stream =
                                          norm == STRATA_MTP_NORM_FILE ? -1 : norm == STRATA_MTP_NORM_PER_STREAM};
 }
@@ -136,7 +137,7 @@ static enum strata_result open_ngram(struct strata_engine *e, struct strata_erro
 {
     if (!e->ngram.hash)
         return STRATA_OK;
-    const struct st_gguf_shard *shard = &e->model->gguf->shards[e->ngram.tensor->shard];
+    const struct st_gguf_shard *shard = &e->ngram.gguf->shards[e->ngram.tensor->shard];
     struct st_ngram_source source = {.path = shard->path,
                                      .fd = shard->map.fd,
                                      .offset = e->ngram.tensor->offset,
@@ -223,6 +224,10 @@ static enum strata_result prepare(const struct strata_model *model, const struct
         r = st_gguf_open(e->mtp_path, &e->draft_gguf, err);
     if (!r && e->options.session_dir && !(e->options.session_dir = e->session_dir = strdup(e->options.session_dir)))
         r = st_fail(err, STRATA_E_MEMORY, "no memory for an engine");
+    if (!r && e->options.ple_path)
+        r = st_gguf_open(e->options.ple_path, &e->ngram_gguf, err);
+    if (!r)
+        r = keep_text(&e->options.ple_path, &e->ple_path, err);
     if (!r)
         r = keep_text(&e->options.expert_cache, &e->expert_cache, err);
     if (!r)
@@ -318,12 +323,14 @@ void strata_engine_free(struct strata_engine *e)
     st_ngram_io_free(e->ngram_io);
     st_model_close(&e->bound);
     st_gguf_close(e->draft_gguf);
+    st_gguf_close(e->ngram_gguf);
     if (e->profile)
         st_expert_profile_free(e->profile);
     free(e->profile);
     free(e->mtp_path);
     free(e->session_dir);
     free(e->profile_path);
+    free(e->ple_path);
     free(e->expert_cache);
     free(e->slot);
     free(e->row_memory);

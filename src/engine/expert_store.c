@@ -100,6 +100,39 @@ void st_expert_profile_free(struct st_expert_profile *p)
     p->count = NULL;
 }
 
+void st_expert_profile_add(struct st_expert_profile *p, uint32_t row, const int32_t *first)
+{
+    for (uint32_t e = 0; e < p->experts && row < p->rows; e++)
+        p->count[(size_t)row * p->experts + e] += (uint64_t)(first[e + 1] - first[e]);
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : -(x > y);
+}
+
+double st_expert_profile_share(const struct st_expert_profile *p, double experts)
+{
+    size_t n = (size_t)p->rows * p->experts, used = 0;
+    uint64_t *sorted = malloc(n * sizeof *sorted), all = 0, served = 0;
+    if (!sorted)
+        return 0;
+    memcpy(sorted, p->count, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, larger_first);
+    for (uint32_t r = 0; r < p->rows; r++) { /* a row without counts is a layer that was not there */
+        uint64_t row = 0;
+        for (uint32_t e = 0; e < p->experts; e++)
+            row += p->count[(size_t)r * p->experts + e];
+        used += row ? p->experts : 0;
+        all += row;
+    }
+    for (size_t i = 0; i < n && (double)i < experts * (double)used; i++)
+        served += sorted[i];
+    free(sorted);
+    return all ? (double)served / (double)all : 0;
+}
+
 /* What stands before the counts. */
 struct profile_head {
     char magic[8];

@@ -71,6 +71,10 @@ enum strata_result st_expert_profile_create(uint32_t rows, uint32_t experts, str
 enum strata_result st_expert_profile_read(const char *path, struct st_expert_profile *out, struct strata_error *err);
 enum strata_result st_expert_profile_write(const struct st_expert_profile *p, const char *path, struct strata_error *err);
 void st_expert_profile_free(struct st_expert_profile *p);
+/* Adds a pass's choices in a row; first [experts + 1] as in kernel/moe.h. */
+void st_expert_profile_add(struct st_expert_profile *p, uint32_t row, const int32_t *first);
+/* The share of all choices that a share (0 .. 1) of the experts serves at best. */
+double st_expert_profile_share(const struct st_expert_profile *p, double experts);
 
 /* ---- what is where ---- */
 

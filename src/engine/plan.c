@@ -44,8 +44,8 @@ struct planner {
     bool free_order;
     uint64_t cache_bytes; /* the user's limit of experts in a device's memory, UINT64_MAX for none */
     double cache_share;   /* the same as a share of all, -1 for none */
-    bool experts;         /* the model has experts, and not all are asked for in devices' memory */
-    double cpu_rate;      /* bytes per second that the CPU reads; known when experts is set */
+    bool experts;         /* the model has experts, there are devices, and not all experts are asked for in their memory */
+    double cpu_rate;      /* bytes per second that the CPU reads, 0: not measured yet */
     uint64_t shared; /* bytes of weights that a device's stages hold whatever their layers are */
     struct strata_error *err;
 };
@@ -238,27 +238,21 @@ static enum strata_result candidates(struct planner *p)
     return r;
 }
 
-/* Bytes of weights that the model's files hold. */
-static uint64_t weights_in_file(const struct planner *p)
-{
-    const struct st_stage_config *c = p->q->config;
-    return c->gguf->bytes + (c->draft_gguf ? c->draft_gguf->bytes : 0);
-}
-
-/* Whether experts may have to stay outside of some device's memory; then the CPU's rate is part of predictions. */
+/* What the user wants of experts in devices' memory. */
 static enum strata_result look_at_experts(struct planner *p)
 {
     enum strata_result r = st_parse_expert_cache(p->q->expert_cache, &p->cache_bytes, &p->cache_share, p->err);
-    if (r)
-        return r;
-    bool asked = p->cache_bytes != UINT64_MAX || p->cache_share >= 0;
     for (int i = 0; i < p->n; i++)
-        p->experts = p->experts || (p->candidate[i].stage.found >= 0 && p->q->dims->experts &&
-                                    (asked || weights_in_file(p) > p->candidate[i].stage.limit));
+        p->experts = p->experts || (p->candidate[i].stage.found >= 0 && p->q->dims->experts && p->cache_share < 1);
+    return r;
+}
+
+/* How fast the CPU reads, once some experts stay outside of devices' memory. */
+static enum strata_result know_cpu(struct planner *p)
+{
     struct st_cpu_rates rates = {0};
-    if (p->experts)
-        r = st_cpu_measure(p->q->threads, &rates, p->err);
-    p->cpu_rate = rates.read_rate;
+    enum strata_result r = p->cpu_rate > 0 ? STRATA_OK : st_cpu_measure(p->q->threads, &rates, p->err);
+    p->cpu_rate = p->cpu_rate > 0 ? p->cpu_rate : rates.read_rate;
     return r;
 }
 
@@ -357,7 +351,7 @@ static void extend_size(const struct planner *p, const struct candidate *c, stru
     s->all_experts += one->all_experts;
     s->expert_read += one->expert_read;
     s->steps += one->steps;
-    s->experts = max_u64(s->experts, one->experts) + EXPERT_LISTS * one->steps;
+    s->experts = max_u64(s->experts, one->experts) + (one->experts ? EXPERT_LISTS * one->steps : 0);
     s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) + align_up(s->rows) +
                align_up(s->scratch);
 }
@@ -370,12 +364,12 @@ static void extend(const struct planner *p, const struct candidate *c, struct ra
     range->layers++;
 }
 
-/* Bytes of slots that a device with so much room may have for a range's experts. */
+/* Bytes of slots that a device gets for a range's experts: what the user says, otherwise what there is room for. */
 static uint64_t slot_room(const struct planner *p, uint64_t room, uint64_t all)
 {
-    uint64_t most = p->cache_share >= 0 ? (uint64_t)(p->cache_share * (double)all) : all;
-    most = most < p->cache_bytes ? most : p->cache_bytes;
-    return most < room ? most : room;
+    uint64_t stated = p->cache_share >= 0 ? (uint64_t)(p->cache_share * (double)all) : p->cache_bytes < all ? p->cache_bytes : all;
+    bool automatic = p->cache_share < 0 && p->cache_bytes == UINT64_MAX;
+    return automatic && room < all ? room : stated;
 }
 
 /* Everything in the device's memory: it fits, and nothing else is asked for. */
@@ -423,7 +417,9 @@ static double range_seconds(const struct planner *p, const struct candidate *c, 
         return sum(time_of(p, c, &range->size, first, end));
     if (!c->least || !least->all_experts || least->total > c->stage.limit)
         return -1;
-    uint64_t slots = slot_room(p, c->stage.limit - least->total, least->all_experts);
+    uint64_t room = c->stage.limit - least->total, slots = slot_room(p, room, least->all_experts);
+    if (slots > room || p->cpu_rate <= 0)
+        return -1;
     return sum(time_with(p, c, least, (double)slots / (double)least->all_experts, first, end));
 }
 
@@ -694,7 +690,7 @@ static uint64_t default_kept(const struct st_plan *plan)
 }
 
 /* Exact size of a stage: whole, or with what is left for slots. */
-static enum strata_result size_stage(const struct planner *p, const struct candidate *c, struct st_plan_stage *s, uint32_t prefill)
+static enum strata_result size_stage(struct planner *p, const struct candidate *c, struct st_plan_stage *s, uint32_t prefill)
 {
     enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
     struct st_stage_experts some = some_experts(p, 0, 0);
@@ -705,7 +701,11 @@ static enum strata_result size_stage(const struct planner *p, const struct candi
     r = size_with(p, c, s->first, s->end, prefill, &some, &least);
     if (r || fits_whole(p, c, s->size.total, least.all_experts) || !least.all_experts)
         return r;
+    r = know_cpu(p);
+    if (r)
+        return r;
     s->cached = true;
+    s->miss_rate = p->cpu_rate;
     s->size = least;
     if (least.total > s->limit)
         return r;
@@ -843,6 +843,13 @@ static enum strata_result largest_chunk(struct planner *p, uint32_t most, uint32
 static enum strata_result place_layers(struct planner *p, uint32_t n, double *seconds)
 {
     enum strata_result r = size_layers(p, n);
+    for (int k = 0; k < p->n && !r; k++) {
+        struct range all = {0};
+        for (uint32_t i = 0; i < p->q->dims->layers; i++)
+            extend(p, &p->candidate[k], &all, i);
+        if (!fits_whole(p, &p->candidate[k], all.size.total, all.least.all_experts))
+            r = know_cpu(p);
+    }
     return r ? r : cheapest(p, -1, true, seconds);
 }
 

@@ -32,6 +32,7 @@ struct st_plan_stage {
     uint64_t slots;   /* then bytes that slots may take (size.slots is what they do) */
     uint64_t arena;   /* and bytes that the host's arena may take (size.arena is what it does) */
     struct st_plan_time time;
+    double miss_rate; /* bytes per second at which the CPU computes experts that are missing; cached stages */
     double memory_rate, link_rate, launch_seconds; /* what the prediction rests on; link_rate 0: no link */
 };
 

@@ -61,6 +61,7 @@ struct st_stage {
     const float *logits;                              /* [out rows of the last pass][vocabulary] */
     uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
     struct st_profile *profile;                       /* NULL, or where times go; not of CPU stages */
+    struct st_expert_profile *choices;                /* NULL, or where chosen experts are counted */
 };
 
 /* Bytes that a stage takes, and what one decoded token costs it. On a device the first seven parts are one allocation, each

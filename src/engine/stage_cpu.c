@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/checked.h"
+#include "engine/expert_store.h"
 #include "engine/pace.h"
 #include "engine/stage.h"
 
@@ -25,12 +26,17 @@ struct stretch {
     const struct st_kernels *kernels;
     const struct st_command *commands;
     size_t from, to;
+    struct st_expert_profile *choices; /* NULL, or counts */
+    uint32_t draft_row;
 };
 
 static void run_stretch(void *arg, struct st_worker *w)
 {
     const struct stretch *s = arg;
     for (size_t i = s->from; i < s->to; i++) {
+        const struct st_command *c = &s->commands[i];
+        if (s->choices && w->index == 0 && c->op == ST_OP_experts) /* the routing stays as it is meanwhile */
+            st_expert_profile_add(s->choices, c->layer < 0 ? s->draft_row : (uint32_t)c->layer, c->u.experts.routing->first);
         st_command_run(s->kernels, &s->commands[i], w);
         if (i + 1 < s->to)
             st_barrier(w);
@@ -76,7 +82,8 @@ static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass
     }
     if (pass->wide_in)
         memcpy(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in, pass->wide_in, bytes);
-    struct stretch s = {.kernels = c->kernels, .commands = p->commands};
+    struct stretch s = {
+        .kernels = c->kernels, .commands = p->commands, .choices = stage->choices, .draft_row = stage->dims.layers};
     enum strata_result r = STRATA_OK;
     struct st_pace *pace = pass->rows->n <= FEW_ROWS ? &c->few : &c->many;
     int workers = st_pace_workers(pace);

@@ -225,6 +225,23 @@ enum strata_result st_device_plain(struct device_stage *d, const struct st_progr
     return r;
 }
 
+/* Adds what the rows of an experts command that was launched have chosen. */
+static enum strata_result count_choices(struct device_stage *d, const struct st_command *c, struct strata_error *err)
+{
+    const struct st_experts *a = &c->u.experts;
+    int32_t *first = malloc((a->experts + 1ull) * sizeof *first);
+    if (!first)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory to count experts", d->base.name);
+    enum strata_result r =
+        table(d)->copy_out(d->dev->compute, first, st_gpu_at(a->routing->first), (a->experts + 1ull) * sizeof *first, err);
+    enum strata_result waited = st_wait(d->dev, d->dev->compute, r ? NULL : err);
+    r = r ? r : waited;
+    if (!r)
+        st_expert_profile_add(d->base.choices, c->layer < 0 ? d->base.dims.layers : (uint32_t)c->layer, first);
+    free(first);
+    return r;
+}
+
 /* Runs commands [from, to). marks: NULL, or events to record after the last command of each layer. */
 static enum strata_result run_commands(struct device_stage *d, const struct st_program *p, size_t from, size_t to,
                                        struct st_event *const *marks, struct strata_error *err)
@@ -234,10 +251,13 @@ static enum strata_result run_commands(struct device_stage *d, const struct st_p
         const struct st_command *c = &p->commands[i];
         bool experts = d->cached && c->op == ST_OP_experts;
         int32_t layer = c->layer;
-        for (next = i + 1; next < to && !experts && p->commands[next].layer == layer &&
-                           !(d->cached && p->commands[next].op == ST_OP_experts);)
+        bool alone = d->cached || d->base.choices;
+        for (next = i + 1; next < to && !(alone && c->op == ST_OP_experts) && p->commands[next].layer == layer &&
+                           !(alone && p->commands[next].op == ST_OP_experts);)
             next++;
         r = experts ? st_device_experts_run(d, p, c, err) : st_device_plain(d, p, i, next, to, err);
+        if (!r && d->base.choices && p->commands[next - 1].op == ST_OP_experts)
+            r = count_choices(d, &p->commands[next - 1], err);
         if (!r && marks && layer >= 0 && (next == to || p->commands[next].layer != layer))
             r = table(d)->event_record(d->dev->compute, marks[(uint32_t)layer - d->base.first], err);
     }
@@ -320,7 +340,7 @@ static enum st_window_kind kind_of(const struct device_stage *d, const struct st
     const struct st_stage *s = &d->base;
     const struct st_rows *rows = pass->rows;
     bool all = rows->n_out == rows->n;
-    if (rows->n > ST_GPU_WINDOW || pass->residuals || s->profile)
+    if (rows->n > ST_GPU_WINDOW || pass->residuals || s->profile || s->choices)
         return ST_WINDOW_KINDS;
     if (pass->part == ST_PART_DRAFT)
         return all ? ST_WINDOW_DRAFT : rows->n_out == 1 ? ST_WINDOW_DRAFT_ONE : rows->n_out ? ST_WINDOW_KINDS : ST_WINDOW_DRAFT_NONE;

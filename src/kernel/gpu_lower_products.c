@@ -546,6 +546,12 @@ enum strata_result st_gpu_lower_experts_part(const struct st_experts *a, const s
         list_tiles(a, part, t, list);
         return routed_hidden(a, part, &m, t, list, err);
     case ST_EXPERTS_MIDDLE: return middle(a, &m, t, list, err);
+    case ST_EXPERTS_LATER:
+        list->ready.forms = 0;
+        if (!joined(a->gate, a->up)) /* rows whose outputs are there already do not matter any more */
+            silu_mul(st_gpu_at(a->h), t->scratch, n * a->used, a->width, list);
+        h.rows = n * a->used;
+        return prepare(&h, st_act_mask(a->down), list, err);
     case ST_EXPERTS_DOWN:
         if (!whole) /* otherwise the tiles are those of the gates */
             list_tiles(a, part, t, list);
@@ -561,6 +567,8 @@ enum strata_result st_gpu_lower_experts(const struct st_experts *a, const struct
 {
     enum strata_result r = STRATA_OK;
     for (int step = ST_EXPERTS_BEGIN; step <= ST_EXPERTS_END && !r; step++) {
+        if (step == ST_EXPERTS_LATER)
+            continue;
         struct st_gpu_experts_part part = {.step = (enum st_gpu_experts_step)step, .to = a->experts};
         r = st_gpu_lower_experts_part(a, &part, t, list, err);
     }

@@ -65,11 +65,12 @@ enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_
                                 struct strata_error *err);
 
 /* The experts command in steps, for experts that lie in slots and are not all there. Begin, the up step for ranges that cover all
- * experts, middle, down for the same ranges, end. */
+ * experts, middle, down for the same ranges; of a window perhaps up, later, down for those that were brought meanwhile; end. */
 enum st_gpu_experts_step {
     ST_EXPERTS_BEGIN,  /* the forms of m that gates and ups take */
     ST_EXPERTS_UP,     /* gate and up of the range's experts */
     ST_EXPERTS_MIDDLE, /* the shared expert, and the form that downs take */
+    ST_EXPERTS_LATER,  /* of a window: the form that downs take once more, after the gates and ups of experts that came late */
     ST_EXPERTS_DOWN,   /* outputs of the range's experts */
     ST_EXPERTS_END,    /* outputs added in the router's order */
 };

@@ -98,6 +98,7 @@ struct st_model_options {
     st_put_fn put;       /* NULL: weights stay where the file has them. Embedding and n-gram table always do */
     st_put_experts_fn put_experts; /* NULL: experts are weights as all others */
     void *put_user;                /* of both */
+    const struct st_gguf *ngram; /* file that has the n-gram table; NULL: the model's own. Outlives the model */
     bool fp32;                 /* FP32 activations for every weight */
     double yarn;               /* above 1: the context is extended by this factor (st_rope_extend) */
     int draft_norm_per_stream; /* -1: as the file says; 0 or 1 */
@@ -107,7 +108,8 @@ struct st_model_options {
 struct st_ngram_table {
     const struct st_ngram_hash *hash; /* NULL: the model has no such table */
     const struct st_weight *table;
-    const struct st_gguf_tensor *tensor; /* where the table lies */
+    const struct st_gguf *gguf;          /* file that has the table */
+    const struct st_gguf_tensor *tensor; /* where it lies there */
     uint32_t layer;                      /* that takes its rows */
 };
 

@@ -480,8 +480,8 @@ static void ngram_table(const struct st_model *model, struct st_ngram_table *out
     *out = (struct st_ngram_table){0};
     if (m->h.ngram_layer != UINT32_MAX)
         *out = (struct st_ngram_table){
-            .hash = &m->h.hash, .table = &m->ngram.table, .tensor = st_gguf_tensor(model->gguf, Q4E_NGRAM_TABLE),
-                                       .layer = m->h.ngram_layer};
+            .hash = &m->h.hash, .table = &m->ngram.table, .gguf = m->ngram.file ? m->ngram.file : model->gguf,
+            .tensor = st_gguf_tensor(m->ngram.file ? m->ngram.file : model->gguf, Q4E_NGRAM_TABLE), .layer = m->h.ngram_layer};
 }
 
 static const struct st_weight *embedding(const struct st_model *model, enum st_part part)

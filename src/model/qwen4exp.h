@@ -51,6 +51,7 @@ struct q4e_model {
     struct q4e_gated final; /* no inject */
     struct q4e_layer *layer; /* [layers]; tensors of first .. end - 1 */
     struct {
+        const struct st_gguf *file; /* that has the table */
         struct st_weight table, key, value;
         float *norm_key, *norm_query, *norm_conv, *conv;
     } ngram;

@@ -353,14 +353,23 @@ static enum strata_result ngram_tensors(struct st_loader *l)
     if (h->ngram_layer == UINT32_MAX)
         return STRATA_OK;
     const char *name = Q4E_NGRAM_TABLE;
-    const struct st_gguf_tensor *t = st_gguf_tensor(l->g, name);
-    if (!t)
-        return st_missing_tensor(l, name);
-    enum strata_result r = st_load_host_matrix(l, name, h->ngram_width, t->ne[1], &m->ngram.table);
+    /* The table may have a file of its own, whatever else the model's file holds. */
+    struct st_loader from = *l;
+    m->ngram.file = l->options->ngram ? l->options->ngram : l->g;
+    const struct st_gguf_tensor *t = st_gguf_tensor(m->ngram.file, name), *unused = st_gguf_tensor(l->g, name);
+    enum strata_result r = m->ngram.file == l->g ? STRATA_OK : st_loader_begin(&from, m->ngram.file);
+    if (!r && !t)
+        r = st_missing_tensor(&from, name);
+    if (!r)
+        r = st_load_host_matrix(&from, name, h->ngram_width, t->ne[1], &m->ngram.table);
+    if (m->ngram.file != l->g)
+        free(from.used);
+    if (unused)
+        l->used[unused - l->g->tensors] = true;
     for (uint32_t i = 0; i < h->hash.heads && !r; i++)
         if (h->hash.offset[i] > t->ne[1] || h->hash.size[i] > t->ne[1] - h->hash.offset[i])
             r = st_fail(l->err, STRATA_E_MODEL, "%s: n-gram head %u reaches past the %llu rows of tensor %s",
-                        l->g->path, i, (unsigned long long)t->ne[1], name);
+                        from.g->path, i, (unsigned long long)t->ne[1], name);
     uint64_t in = (uint64_t)h->hash.heads * h->ngram_width, wide = (uint64_t)h->streams * h->hidden;
     uint32_t b = h->ngram_layer;
     char conv_name[96];

@@ -1,7 +1,9 @@
 """strata plan and the options that limit it. The program and the demo model are the arguments."""
 import json
 import os
+import re
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from tap import main, run, test  # noqa: E402
@@ -55,8 +57,44 @@ def the_json_form_adds_up():
 
 
 @test
+def a_model_larger_than_the_card_adds_up():
+    with tempfile.TemporaryDirectory() as folder:
+        full = os.path.join(folder, "full.gguf")
+        code, _, err = strata("synth", "-o", full, "--header-only")
+        assert code == 0, err
+        call = ("-m", full, "--device", "sim:gfx1100:12G", "--ram-limit", "32G")
+        code, table, err = strata("plan", *call)
+        assert code == 0, err
+        code, out, err = strata("plan", "--json", *call)
+        assert code == 0, err
+    p = json.loads(out)
+    s, = p["stages"]
+    cache, host = s["expert_cache"], p["host"]
+    parts = [s[k] for k in ("weights", "slots", "buffers", "experts", "rows", "scratch")] + [s["kv"] + s["recurrent"]]
+    assert sum((n + 255) // 256 * 256 for n in parts) == s["total"] <= s["memory"]["available"], s
+    # To the byte: not one more expert fits.
+    slot = cache["all"] // (48 * 512)
+    assert s["slots"] == cache["slots"] and s["memory"]["available"] - s["total"] < slot, s
+    assert cache["slots"] % slot == 0 and abs(cache["hit"] - cache["slots"] / cache["all"]) < 1e-9, cache
+    assert cache["all"] - cache["slots"] <= cache["arena"] + cache["in_file"], cache
+    assert host["total"] <= 32 << 30 and host["expert_arena"] == cache["arena"], host
+    sums = ("page_locked", "between_stages", "kv", "recurrent", "buffers", "workers", "passes", "kept", "expert_arena", "expert_work")
+    assert sum(host[k] for k in sums) == host["total"], host
+    names, row = table.splitlines()[0].split()[1:], table.splitlines()[1].split()[2:]
+    mib = dict(zip(names, row))
+    columns = ("weights", "slots", "KV", "recurrent", "buffers", "experts", "rows", "scratch")
+    assert abs(sum(float(mib[c]) for c in columns) - float(mib["total"])) < 0.5, table
+    line = next(x for x in table.splitlines() if x.startswith("host memory:"))
+    numbers = [float(x) for x in re.findall(r"[0-9]+\.[0-9]", line.split(", of ")[0])]
+    assert abs(sum(numbers[1:]) - numbers[0]) < 0.8, line
+    token = s["token"]
+    time = sum(token[k] for k in ("memory_seconds", "miss_seconds", "launch_seconds", "link_seconds"))
+    assert abs(time - p["seconds_per_token"]) < 1e-6 * time and token["miss_seconds"] > token["launch_seconds"] > 0, p
+
+
+@test
 def a_limit_holds_to_the_byte_and_a_refusal_has_both_numbers():
-    fixed = ("--device", "sim:gfx1100:24G", "--prefill", "64", "-c", "500")
+    fixed = ("--device", "sim:gfx1100:24G", "--prefill", "64", "-c", "500", "--expert-cache", "100%")
     p = plan(*fixed)
     total, host = p["stages"][0]["total"], p["host"]["total"]
     assert plan(*fixed, "--vram-limit", str(total), "--ram-limit", str(host))["stages"][0]["total"] == total

@@ -7,14 +7,41 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "engine/engine.h"
 #include "engine/expert_host.h"
-#include "engine/stage_device.h"
+#include "engine/stage_experts.h"
 #include "golden/fixture.h"
 #include "golden/make_model.h"
 #include "runtime/sim.h"
 
 static struct strata_model *demo, *wide, *many;
+
+/* Many small experts, of other types in every layer: gate and up in one launch and not, slots of two sizes. */
+static void make_many(struct make_model *m)
+{
+    static const int types[3][3] = {{ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0},
+                                    {ST_TYPE_Q5_0, ST_TYPE_Q8_0, ST_TYPE_Q8_0},
+                                    {ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0}};
+    static const char *const tensors[3] = {"gate", "up", "down"};
+    make_small(m);
+    m->layers = 3;
+    m->recurrent[2] = true;
+    m->hidden = m->expert_width = m->shared_width = 64;
+    m->vocabulary = 40;
+    m->context = 256;
+    m->experts = 64;
+    m->used = 4;
+    m->key_dim = m->value_dim = 64;
+    m->draft = false;
+    make_plan(m);
+    for (int l = 0; l < 3; l++)
+        for (int t = 0; t < 3; t++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", l, tensors[t]);
+            make_find(m, name)->type = types[l][t];
+        }
+}
 
 static struct strata_engine_options options(const char *devices, const char *cache)
 {
@@ -143,6 +170,22 @@ static void check_same(const struct strata_engine_options *o, const char *what)
     free(got);
 }
 
+static void a_share_of_the_misses_goes_over_a_fast_link_with_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const machines[] = {"sim:gfx1100:24G:link=1000G", "sim:gfx1100:24G:link=1000G:nograph"};
+    for (size_t i = 0; i < 2; i++) {
+        struct strata_engine_options o = options(machines[i], "10%");
+        check_same(&o, "experts over the link");
+        struct strata_engine *e = open_engine(many, &o);
+        size_t bytes;
+        free(read_all(e, EVALS, &bytes));
+        const struct st_device_experts *x = device_of(e, 0)->experts;
+        assert_true(x->over_link > 0 && x->by_cpu > 0);
+        strata_engine_free(e);
+    }
+}
+
 static void slots_and_arena_take_the_bytes_that_are_planned(void **state)
 {
     (void)state;
@@ -237,30 +280,178 @@ static void what_a_text_chooses_comes_to_the_slots(void **state)
     strata_engine_free(e);
 }
 
-/* Many small experts, of other types in every layer: gate and up in one launch and not, slots of two sizes. */
-static void make_many(struct make_model *m)
+/* A profile of a text on the CPU and on a device; then its experts are in the slots. */
+static void a_profile_counts_the_same_everywhere_and_fills_slots(void **state)
 {
-    static const int types[3][3] = {{ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0},
-                                    {ST_TYPE_Q5_0, ST_TYPE_Q8_0, ST_TYPE_Q8_0},
-                                    {ST_TYPE_Q8_0, ST_TYPE_Q8_0, ST_TYPE_Q4_0}};
-    static const char *const tensors[3] = {"gate", "up", "down"};
-    make_small(m);
-    m->layers = 3;
-    m->recurrent[2] = true;
-    m->hidden = m->expert_width = m->shared_width = 64;
-    m->vocabulary = 40;
-    m->context = 256;
-    m->experts = 64;
-    m->used = 4;
-    m->key_dim = m->value_dim = 64;
-    m->draft = false;
-    make_plan(m);
-    for (int l = 0; l < 3; l++)
-        for (int t = 0; t < 3; t++) {
-            char name[64];
-            snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", l, tensors[t]);
-            make_find(m, name)->type = types[l][t];
-        }
+    (void)state;
+    static const char *const devices[] = {"cpu", "sim:gfx1100:24G", "sim:gfx1100:24G"};
+    struct strata_error err;
+    struct st_expert_profile profile[3], read;
+    for (int i = 0; i < 3; i++) {
+        struct strata_engine_options o = options(devices[i], i == 2 ? "10%" : NULL);
+        struct strata_engine *e = open_engine(many, &o);
+        size_t bytes;
+        assert_ok(st_expert_profile_create(4, 64, &profile[i], &err), &err);
+        e->stages[0]->choices = &profile[i];
+        free(read_all(e, EVALS, &bytes));
+        strata_engine_free(e);
+    }
+    for (int i = 1; i < 3; i++)
+        assert_memory_equal(profile[0].count, profile[i].count, 4 * 64 * sizeof *profile[0].count);
+    profile[0].tokens = 135;
+    assert_ok(st_expert_profile_write(&profile[0], work_path("many.profile"), &err), &err);
+    assert_ok(st_expert_profile_read(work_path("many.profile"), &read, &err), &err);
+    assert_int_equal(read.tokens, 135);
+    assert_memory_equal(read.count, profile[0].count, 4 * 64 * sizeof *read.count);
+    struct strata_engine_options o = options("sim:gfx1100:24G", "10%");
+    struct strata_engine *plain = open_engine(many, &o);
+    o.expert_profile = work_path("many.profile");
+    struct strata_engine *e = open_engine(many, &o);
+    const struct device_stage *d = device_of(e, 0);
+    uint64_t least = UINT64_MAX, most = 0;
+    for (uint32_t i = 0; i < 3 * 64; i++) {
+        bool small = d->store.set.layer[i / 64].slot == d->store.set.layer[0].slot; /* of one size */
+        if (small && d->store.slot_of[i] != ST_NO_SLOT && read.count[i] < least)
+            least = read.count[i];
+        if (small && d->store.slot_of[i] == ST_NO_SLOT && read.count[i] > most)
+            most = read.count[i];
+    }
+    assert_true(least >= most);
+    assert_true(e->plan.stage[0].size.hit > plain->plan.stage[0].size.hit);
+    strata_engine_free(plain);
+    strata_engine_free(e);
+    st_expert_profile_free(&read);
+    for (int i = 0; i < 3; i++)
+        st_expert_profile_free(&profile[i]);
+}
+
+static void damaged_and_foreign_profiles_are_refused(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_expert_profile p, read;
+    char *data;
+    size_t size;
+    assert_ok(st_expert_profile_create(4, 64, &p, &err), &err);
+    assert_ok(st_expert_profile_write(&p, work_path("good"), &err), &err);
+    assert_ok(st_read_file(work_path("good"), 1 << 20, &data, &size, &err), &err);
+    /* magic, version, layers, experts, counts, checksum; and cut off */
+    static const size_t places[] = {0, 8, 12, 16, 100, 0};
+    for (size_t i = 0; i < 7; i++) {
+        size_t at = i < 5 ? places[i] : size - 1, n = i < 6 ? size : size - 8;
+        data[at] ^= i < 6;
+        FILE *f = fopen(work_path("bad"), "wb");
+        assert_non_null(f);
+        assert_int_equal(fwrite(data, 1, n, f), n);
+        fclose(f);
+        data[at] ^= i < 6;
+        assert_int_equal(st_expert_profile_read(work_path("bad"), &read, &err), STRATA_E_FORMAT);
+        assert_non_null(strstr(err.text, "bad"));
+    }
+    free(data);
+    struct strata_engine_options o = options("sim:gfx1100:24G", "10%");
+    struct strata_engine *e;
+    o.expert_profile = work_path("good");
+    assert_int_equal(strata_engine_create(wide, &o, &e, &err), STRATA_E_ARGUMENT);
+    p.fingerprint = 1;
+    assert_ok(st_expert_profile_write(&p, work_path("good"), &err), &err);
+    assert_int_equal(strata_engine_create(many, &o, &e, &err), STRATA_E_ARGUMENT);
+    st_expert_profile_free(&p);
+    static const char *const caches[] = {"", "%", "101%", "x", "1.5G", "-1"};
+    for (size_t i = 1; i < 6; i++) {
+        o = options("sim:gfx1100:24G", caches[i]);
+        assert_int_equal(strata_engine_create(many, &o, &e, &err), STRATA_E_ARGUMENT);
+    }
+}
+
+/* The file loses its end while it is open: a request that needs experts from there fails and names the file; with the bytes back,
+ * the engine goes on. */
+static void a_file_that_shortens_fails_the_request_and_not_the_engine(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine_options o = options("sim:gfx1100:24G", "0%");
+    struct make_model *m = malloc(sizeof *m);
+    struct strata_model *model;
+    struct strata_session *s;
+    const char *path = work_path("short.gguf");
+    make_many(m);
+    assert_ok(make_write(m, path, &err), &err);
+    free(m);
+    assert_ok(strata_model_open(path, &model, &err), &err);
+    struct strata_engine *e = open_engine(model, &o);
+    o.ram_limit = e->plan.host.total - e->plan.host.arena;
+    strata_engine_free(e);
+    e = open_engine(model, &o);
+    assert_int_equal(e->plan.host.arena, 0);
+    assert_ok(strata_session_create(e, &s, &err), &err);
+    int32_t ids[40];
+    for (int i = 0; i < 40; i++)
+        ids[i] = i % 20;
+    float want[40], got[40];
+    assert_ok(strata_session_eval(s, ids, 40, false, want, &err), &err);
+    /* Another file of the same name on the disk does not matter: the open one is read. Its end is cut off. */
+    char *data;
+    size_t size, first = SIZE_MAX;
+    assert_ok(st_read_file(path, 1 << 30, &data, &size, &err), &err);
+    const struct st_expert_layer *l = &device_of(e, 0)->store.set.layer[2];
+    for (uint32_t i = 0; i < l->sections; i++)
+        first = l->section[i].tensor->offset < first ? l->section[i].tensor->offset : first;
+    assert_int_equal(truncate(path, (off_t)first), 0);
+    static const size_t counts[] = {40, 1};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(strata_session_eval(s, ids, counts[i], false, got, &err), STRATA_E_IO);
+        assert_non_null(strstr(err.text, "short.gguf"));
+        assert_non_null(strstr(err.text, "blk.2.ffn_"));
+    }
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, size, f), size);
+    fclose(f);
+    free(data);
+    strata_session_reset(s);
+    assert_ok(strata_session_eval(s, ids, 40, false, got, &err), &err);
+    assert_memory_equal(got, want, sizeof want);
+    strata_session_free(s);
+    strata_engine_free(e);
+    strata_model_free(model);
+}
+
+static void the_n_gram_table_may_lie_in_a_file_of_its_own(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_model *model;
+    struct strata_engine *e;
+    struct make_model *m = malloc(sizeof *m);
+    make_many(m);
+    struct make_tensor *t = make_find(m, "per_layer_token_embd.weight"), table = *t;
+    *t = m->tensor[--m->tensors];
+    assert_ok(make_write(m, work_path("rest.gguf"), &err), &err);
+    m->tensors = 1;
+    m->tensor[0] = table;
+    assert_ok(make_write(m, work_path("table.gguf"), &err), &err);
+    free(m);
+    assert_ok(strata_model_open(work_path("rest.gguf"), &model, &err), &err);
+    struct strata_engine_options o = options("cpu", NULL);
+    assert_int_equal(strata_engine_create(model, &o, &e, &err), STRATA_E_MODEL);
+    assert_non_null(strstr(err.text, "per_layer_token_embd.weight"));
+    o.ple_path = work_path("table.gguf");
+    for (int i = 0; i < 2; i++) {
+        size_t bytes, want_bytes;
+        struct strata_engine_options whole = o;
+        whole.ple_path = NULL;
+        float *got = read_with(model, &o, 4, &bytes), *want = read_with(many, &whole, 4, &want_bytes);
+        assert_int_equal(bytes, want_bytes);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+        free(want);
+        o.devices = "sim:gfx1100:24G,cpu";
+        o.layer_split = "2,1";
+    }
+    o.ple_path = work_path("rest.gguf");
+    assert_int_equal(strata_engine_create(model, &o, &e, &err), STRATA_E_MODEL);
+    strata_model_free(model);
 }
 
 static struct strata_model *make(const char *name, void (*sizes)(struct make_model *m))
@@ -303,10 +494,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_one_device),
         cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_two_devices),
+        cmocka_unit_test(a_share_of_the_misses_goes_over_a_fast_link_with_the_same_bits),
         cmocka_unit_test(slots_and_arena_take_the_bytes_that_are_planned),
         cmocka_unit_test(experts_that_fit_nowhere_are_read_from_the_file),
         cmocka_unit_test(refused_page_locking_is_said_and_survived),
         cmocka_unit_test(what_a_text_chooses_comes_to_the_slots),
+        cmocka_unit_test(a_profile_counts_the_same_everywhere_and_fills_slots),
+        cmocka_unit_test(damaged_and_foreign_profiles_are_refused),
+        cmocka_unit_test(a_file_that_shortens_fails_the_request_and_not_the_engine),
+        cmocka_unit_test(the_n_gram_table_may_lie_in_a_file_of_its_own),
         cmocka_unit_test(the_demo_model_gives_the_same_bits_with_any_cache),
         cmocka_unit_test(the_released_models_widths_give_the_same_bits_with_any_cache),
     };

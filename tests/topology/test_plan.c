@@ -15,11 +15,11 @@ static struct {
     char draft[1024];
 } f;
 
-/* Options with a fixed chunk, so that sizes depend on nothing else. */
+/* Options with a fixed chunk, so that sizes depend on nothing else. All experts on the devices; test_experts.c has the others. */
 static struct strata_engine_options options(const char *devices, const char *split)
 {
     return (struct strata_engine_options){
-        .devices = devices, .layer_split = split, .threads = 1, .context = 512, .prefill = 64, .sessions = 2};
+        .devices = devices, .layer_split = split, .threads = 1, .context = 512, .prefill = 64, .sessions = 2, .expert_cache = "100%"};
 }
 
 static struct st_plan plan_of(const struct strata_engine_options *o)
