@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/result.h"
+#include "cli/bench_session.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"
@@ -24,7 +25,7 @@ static const char *const format_names[] = {"md", "csv", "json", NULL};
 
 struct bench_args {
     struct st_engine_args engine;
-    const char *prompts, *generations, *depths;
+    const char *prompts, *generations, *depths, *session;
     int64_t repetitions;
     int format;
     bool profile;
@@ -279,7 +280,10 @@ static int bench(struct bench_args *a)
     if (status)
         return status;
     size_t longest = largest(prompts, n_prompts), other = largest(generations, n_generations);
-    size_t tokens = largest(depths, n_depths) + (longest > other ? longest : other);
+    size_t deepest = largest(depths, n_depths), tokens = deepest + (longest > other ? longest : other);
+    if (a->session && (a->format != FORMAT_MARKDOWN || !(deepest || longest)))
+        return st_user_error("bench: --session goes with -o md and with tokens to read, -d or -p");
+    tokens += a->session && !other; /* one behind a checkpoint */
     if (!a->engine.context)
         a->engine.context = (int64_t)(tokens ? tokens : 1);
     if ((size_t)a->engine.context < tokens)
@@ -299,6 +303,8 @@ static int bench(struct bench_args *a)
         b.ids[i] = (int32_t)(st_sampler_random(0, i) % b.h.engine->dims.vocabulary);
     if (!status)
         status = run_all(&b, prompts, n_prompts, generations, n_generations, depths, n_depths);
+    if (!status && a->session)
+        status = st_bench_session(&b.h, b.ids, deepest ? deepest : longest, a->session);
     if (!status && a->format == FORMAT_JSON)
         status = st_print_json(json_incref(b.results));
     json_decref(b.results);
@@ -319,6 +325,8 @@ int st_cmd_bench(int argc, char **argv)
         ST_TEXT("n-depth", 'd', &a.depths, "N,...", "tokens that are there before a test (default: 0)"),
         ST_INT("repetitions", 'r', &a.repetitions, 1, REPETITIONS_MAX, "N", "measured runs of each test (default: 5)"),
         ST_FLAG("profile", 0, &a.profile, "where the time of the first stage goes, by operation and kernel (on stderr)"),
+        ST_TEXT("session", 0, &a.session, "FILE",
+                "also what it costs to keep a session of -d (or -p) tokens: checkpoint, memory, FILE"),
         ST_CHOICE("output", 'o', &a.format, format_names, "FORMAT", "md, csv or json (default: md)"),
     };
     struct st_usage usage = {.command = "bench",

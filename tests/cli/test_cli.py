@@ -304,6 +304,18 @@ def chat_keeps_the_conversation_and_obeys_commands():
 
 
 @test
+def bench_says_what_keeping_a_session_costs():
+    path = output("kept")
+    code, out, err = strata("bench", "-m", MODEL, "--device", "cpu", "-p", "0", "-n", "0", "-d", "32", "--session", path)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.decode().splitlines() if line.startswith("| ")]
+    table = {row[0]: row[1:] for row in rows if len(row) == 4}
+    assert code == 0 and int(table["whole, in a file (synced)"][0]) == os.path.getsize(path), (out, err)
+    assert 0 < int(table["checkpoint"][0]) < int(table["whole, in memory"][0]) and float(table["read again"][2]) > 0, table
+    refused(1, ["bench", "-m", MODEL, "-o", "json", "--session", path + "x"], "-o md")
+    os.unlink(path)
+
+
+@test
 def a_context_is_extended_only_with_both_options():
     call = ["run", "-m", MODEL, "-p", "What is gimp?", "-n", "1"]
     refused(1, [*call, "--rope-scaling", "yarn"], "rope scale above 1")
