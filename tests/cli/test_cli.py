@@ -311,8 +311,8 @@ def bench_says_what_keeping_a_session_costs():
     table = {row[0]: row[1:] for row in rows if len(row) == 4}
     assert code == 0 and int(table["whole, in a file (synced)"][0]) == os.path.getsize(path), (out, err)
     assert 0 < int(table["checkpoint"][0]) < int(table["whole, in memory"][0]) and float(table["read again"][2]) > 0, table
-    refused(1, ["bench", "-m", MODEL, "-o", "json", "--session", path + "x"], "-o md")
     os.unlink(path)
+    refused(1, ["bench", "-m", MODEL, "-o", "json", "--session", path], "-o md")
 
 
 @test
