@@ -11,6 +11,14 @@ enum { ANSWER = 6 };
 
 static struct strata_model *model;
 static struct strata_engine *engine;
+static const struct strata_engine_options options = {
+    .threads = 2, .context = 256, .sessions = 2, .session_ram = 64 << 20, .fp32 = true, .kv = STRATA_KV_F32};
+
+static void model_path(char path[1024], const char *name)
+{
+    const char *source = getenv("STRATA_TEST_SOURCE");
+    snprintf(path, 1024, "%s/models/%s", source ? source : ".", name);
+}
 
 #define SYSTEM "{\"role\": \"system\", \"content\": \"You answer questions about packages of Debian in one line.\"}"
 #define USER(text) ", {\"role\": \"user\", \"content\": \"" text "\"}"
@@ -72,41 +80,88 @@ static void assert_same_as_cold(const char *messages, const struct reply *reply)
     strata_session_free(s);
 }
 
-static void turns_are_read_once_and_edits_from_the_turn_before(void **state)
+/* A conversation as people have them, in a new session of the engine; replies[6]. */
+static void converse(struct reply *replies)
 {
-    (void)state;
     struct strata_error err;
     struct strata_session *s;
     const char *first = "[" SYSTEM USER("What is gimp?") "]",
-               *second = "[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") USER("And what is vlc?") "]",
-               *third = "[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") USER("And what is nginx?") "]",
-               *other = "[" SYSTEM USER("What is vlc?") "]";
+               *second = "[" SYSTEM USER("What is gimp?")
+                   ASSISTANT("An image editor that many people use to draw, to retouch photographs and to turn files "
+                             "of one kind into another.") USER("And what is vlc?") "]",
+               *third = "[" SYSTEM USER("What is gimp?")
+                   ASSISTANT("An image editor that many people use to draw, to retouch photographs and to turn files "
+                             "of one kind into another.") USER("And what is nginx?") "]",
+               *other = "[" SYSTEM USER("What is vlc?") "]",
+               *fourth = "[" SYSTEM USER("What is gimp?")
+                   ASSISTANT("An image editor that many people use to draw, to retouch photographs and to turn files "
+                             "of one kind into another.") USER("And what is nginx?") ASSISTANT("A server.")
+                       USER("Thanks.") "]";
     assert_ok(strata_session_create(engine, &s, &err), &err);
-    struct reply r = ask(s, first);
-    assert_int_equal(r.stats.reused_tokens, 0);
+    replies[0] = ask(s, first);
+    assert_int_equal(replies[0].stats.reused_tokens, 0);
 
     /* The same again, as for another answer: only what follows the last turn is read. */
-    struct reply again = ask(s, first);
-    assert_int_equal(again.stats.reused_tokens, tokens_of(first));
-    assert_true(again.stats.read_tokens < 12);
-    assert_memory_equal(r.token, again.token, sizeof r.token);
+    replies[1] = ask(s, first);
+    assert_int_equal(replies[1].stats.reused_tokens, tokens_of(first));
+    assert_true(replies[1].stats.read_tokens < 12);
+    assert_memory_equal(replies[0].token, replies[1].token, sizeof replies[0].token);
 
     /* The conversation goes on with another answer than the one that was computed. */
-    r = ask(s, second);
-    assert_int_equal(r.stats.reused_tokens, tokens_of(first));
-    assert_same_as_cold(second, &r);
+    replies[2] = ask(s, second);
+    assert_int_equal(replies[2].stats.reused_tokens, tokens_of(first));
+    assert_same_as_cold(second, &replies[2]);
 
     /* Its last question is edited: the answer before it is not read again. */
-    r = ask(s, third);
-    assert_int_equal(r.stats.reused_tokens,
-                     tokens_of("[" SYSTEM USER("What is gimp?") ASSISTANT("An image editor.") "]"));
-    assert_same_as_cold(third, &r);
+    replies[3] = ask(s, third);
+    assert_int_equal(replies[3].stats.reused_tokens,
+                     tokens_of("[" SYSTEM USER("What is gimp?")
+                                   ASSISTANT("An image editor that many people use to draw, to retouch photographs and "
+                                             "to turn files of one kind into another.") "]"));
+    assert_same_as_cold(third, &replies[3]);
 
     /* The first question is edited: the system's message is not read again. */
-    r = ask(s, other);
-    assert_int_equal(r.stats.reused_tokens, tokens_of("[" SYSTEM "]"));
-    assert_same_as_cold(other, &r);
+    replies[4] = ask(s, other);
+    assert_int_equal(replies[4].stats.reused_tokens, tokens_of("[" SYSTEM "]"));
+    assert_same_as_cold(other, &replies[4]);
+
+    /* Back to the other conversation: its state was parked meanwhile. */
+    replies[5] = ask(s, fourth);
+    assert_true(replies[5].stats.reused_tokens >= tokens_of(first));
+    assert_same_as_cold(fourth, &replies[5]);
     strata_session_free(s);
+}
+
+static void turns_are_read_once_and_edits_from_the_turn_before(void **state)
+{
+    (void)state;
+    struct reply plain[6];
+    converse(plain);
+}
+
+/* Guesses from the draft layer and from the text, across all of that. */
+static void drafts_change_no_answer_of_a_conversation_that_goes_back(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct reply plain[6], drafted[6];
+    struct strata_engine *without = engine;
+    size_t accepted = 0;
+    converse(plain);
+    struct strata_engine_options o = options;
+    char path[1024];
+    model_path(path, "demo-mtp.gguf");
+    o.mtp_path = path;
+    o.drafts = 3;
+    assert_ok(strata_engine_create(model, &o, &engine, &err), &err);
+    converse(drafted);
+    for (int i = 0; i < 6; i++) {
+        assert_memory_equal(drafted[i].token, plain[i].token, sizeof plain[i].token);
+        accepted += drafted[i].stats.accepted_tokens;
+    }
+    assert_true(accepted > 0);
+    strata_engine_free(engine);
+    engine = without;
 }
 
 static void cuts_are_the_last_turns_the_first_one_and_every_16k_tokens(void **state)
@@ -154,11 +209,9 @@ static int setup(void **state)
 {
     (void)state;
     struct strata_error err = {0};
-    const char *source = getenv("STRATA_TEST_SOURCE");
     char path[1024];
-    snprintf(path, sizeof path, "%s/models/demo.gguf", source ? source : ".");
-    struct strata_engine_options o = {.threads = 2, .context = 256, .sessions = 2, .fp32 = true, .kv = STRATA_KV_F32};
-    if (!strata_model_open(path, &model, &err) && !strata_engine_create(model, &o, &engine, &err))
+    model_path(path, "demo.gguf");
+    if (!strata_model_open(path, &model, &err) && !strata_engine_create(model, &options, &engine, &err))
         return 0;
     fprintf(stderr, "%s\n", err.text);
     return -1;
@@ -176,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(turns_are_read_once_and_edits_from_the_turn_before),
+        cmocka_unit_test(drafts_change_no_answer_of_a_conversation_that_goes_back),
         cmocka_unit_test(cuts_are_the_last_turns_the_first_one_and_every_16k_tokens),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
