@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/result.h"
+#include "cli/bench_drafts.h"
 #include "cli/bench_session.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -25,7 +26,7 @@ static const char *const format_names[] = {"md", "csv", "json", NULL};
 
 struct bench_args {
     struct st_engine_args engine;
-    const char *prompts, *generations, *depths, *session;
+    const char *prompts, *generations, *depths, *draft_text, *session;
     int64_t repetitions;
     int format;
     bool profile;
@@ -261,6 +262,56 @@ static int run_all(struct bench *b, const size_t *prompts, size_t n_prompts, con
     return status;
 }
 
+static double share(const struct st_draft_result *t)
+{
+    return t->drafted ? (double)t->accepted / (double)t->drafted : 0;
+}
+
+static double tokens_a_pass(const struct st_draft_result *t)
+{
+    return t->passes ? (double)(t->passes + t->accepted) / (double)t->passes : 0;
+}
+
+static void print_drafts(struct bench *b, size_t n, const struct st_draft_result *t, size_t count)
+{
+    if (b->a->format == FORMAT_MARKDOWN)
+        printf("\n| text | drafts | test | t/s | speed | drafted | accepted | tokens a pass |\n"
+               "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+    else if (b->a->format == FORMAT_CSV)
+        printf("text,drafts,n_gen,ts,speed,drafted,accepted,tokens_a_pass\n");
+    for (size_t i = 0; i < count; i++, t++)
+        switch ((enum format)b->a->format) {
+        case FORMAT_MARKDOWN:
+            printf("| %s | %s | tg%zu | %.2f | %.2f | %zu | %zu (%.0f %%) | %.2f |\n", t->text, t->drafts, n, t->rate, t->speed,
+                   t->drafted, t->accepted, 100 * share(t), tokens_a_pass(t));
+            break;
+        case FORMAT_CSV:
+            printf("%s,%s,%zu,%.6f,%.6f,%zu,%zu,%.6f\n", t->text, t->drafts, n, t->rate, t->speed, t->drafted, t->accepted,
+                   tokens_a_pass(t));
+            break;
+        case FORMAT_JSON:
+            json_array_append_new(b->results,
+                                  json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:I, s:I, s:f}", "test", "drafts", "text", t->text,
+                                            "drafts", t->drafts, "n_gen", (json_int_t)n, "avg_ts", t->rate, "speed", t->speed,
+                                            "drafted", (json_int_t)t->drafted, "accepted", (json_int_t)t->accepted,
+                                            "tokens_a_pass", tokens_a_pass(t)));
+            break;
+        }
+}
+
+/* The longest of the generations without and with drafts. */
+static int run_drafts(struct bench *b, size_t n)
+{
+    struct st_draft_result results[ST_DRAFT_RESULTS];
+    size_t count;
+    if (!b->options.drafts || !n)
+        return ST_EXIT_OK;
+    int status = st_bench_drafts(&b->h, b->a->draft_text, n, (size_t)b->a->repetitions, results, &count);
+    if (!status)
+        print_drafts(b, n, results, count);
+    return status || fflush(stdout) == 0 ? status : st_user_error("standard output: write error");
+}
+
 static size_t largest(const size_t *list, size_t n)
 {
     size_t most = 0;
@@ -284,7 +335,9 @@ static int bench(struct bench_args *a)
     if (a->session && (a->format != FORMAT_MARKDOWN || !(deepest || longest)))
         return st_user_error("bench: --session goes with -o md and with tokens to read, -d or -p");
     tokens += a->session && !other; /* one behind a checkpoint */
-    if (!a->engine.context)
+    if (!a->engine.context && (a->engine.mtp || a->engine.spec > 0) && other && tokens < other + ST_DRAFT_PROMPT_MOST)
+        a->engine.context = (int64_t)(other + ST_DRAFT_PROMPT_MOST);
+    else if (!a->engine.context)
         a->engine.context = (int64_t)(tokens ? tokens : 1);
     if ((size_t)a->engine.context < tokens)
         return st_user_error("bench: the tests need a context of %zu tokens", tokens);
@@ -301,8 +354,14 @@ static int bench(struct bench_args *a)
         status = st_user_error("bench: no memory");
     for (size_t i = 0; !status && i < tokens; i++)
         b.ids[i] = (int32_t)(st_sampler_random(0, i) % b.h.engine->dims.vocabulary);
+    /* What is measured token by token takes no part in drafts. */
+    struct st_spec *spec = b.h.session->spec;
+    b.h.session->spec = NULL;
     if (!status)
         status = run_all(&b, prompts, n_prompts, generations, n_generations, depths, n_depths);
+    b.h.session->spec = spec;
+    if (!status)
+        status = run_drafts(&b, other);
     if (!status && a->session)
         status = st_bench_session(&b.h, b.ids, deepest ? deepest : longest, a->session);
     if (!status && a->format == FORMAT_JSON)
@@ -316,7 +375,8 @@ static int bench(struct bench_args *a)
 
 int st_cmd_bench(int argc, char **argv)
 {
-    struct bench_args a = {.engine = ST_ENGINE_ARGS, .prompts = "512", .generations = "128", .depths = "0", .repetitions = 5};
+    struct bench_args a = {.engine = ST_ENGINE_ARGS, .prompts = "512", .generations = "128", .depths = "0", .repetitions = 5,
+                           .draft_text = "What does a video player do? Name three of them."};
     struct st_opt options[] = {
         ST_ENGINE_OPTIONS(a.engine),
         ST_SPEC_OPTIONS(a.engine),
@@ -324,6 +384,7 @@ int st_cmd_bench(int argc, char **argv)
         ST_TEXT("n-gen", 'n', &a.generations, "N,...", "generations of N tokens, 0: none (default: 128)"),
         ST_TEXT("n-depth", 'd', &a.depths, "N,...", "tokens that are there before a test (default: 0)"),
         ST_INT("repetitions", 'r', &a.repetitions, 1, REPETITIONS_MAX, "N", "measured runs of each test (default: 5)"),
+        ST_TEXT("draft-text", 0, &a.draft_text, "TEXT", "with drafts: the question that is answered without and with them"),
         ST_FLAG("profile", 0, &a.profile, "where the time of the first stage goes, by operation and kernel (on stderr)"),
         ST_TEXT("session", 0, &a.session, "FILE",
                 "also what it costs to keep a session of -d (or -p) tokens: checkpoint, memory, FILE"),
@@ -332,7 +393,8 @@ int st_cmd_bench(int argc, char **argv)
     struct st_usage usage = {.command = "bench",
                              .form = "-m FILE [-p N,...] [-n N,...] [-d N,...] [options]",
                              .summary = "Measures tokens per second: ppN reads N tokens, tgN computes N tokens one after the "
-                                        "other, \"@ dN\" with N tokens before. Mean and standard deviation over the repetitions.",
+                                        "other, \"@ dN\" with N tokens before. Mean and standard deviation over the repetitions. With --mtp or "
+                                        "--spec also an answer without and with drafts, greedy and sampled.",
                              .options = options,
                              .count = ST_COUNT(options)};
     int status;

@@ -109,7 +109,7 @@ static bool wants_logits(const struct run *p, size_t chunk)
 static float *wide_of(const struct run *p, size_t first)
 {
     const struct st_output *out = p->flow->out;
-    return out->wide ? out->wide + first * p->e->dims.wide : p->e->draft_wide;
+    return out->wide ? out->wide + first * p->e->dims.wide : p->flow->session->spec ? p->e->draft_wide : NULL;
 }
 
 /* A chunk has left the last stage. */

@@ -678,7 +678,7 @@ struct ngram {
     uint32_t heads, width, hidden, streams, taps, dilation;
     size_t row_bytes;
     int data, index, e;
-    int key, value, norm[3], conv, z, state, r;
+    int key, value, norm[3], conv, z, state, kept, r;
 };
 
 static void build_gather(struct job *j, const void *family, struct st_command *c)
@@ -737,6 +737,7 @@ static void build_inject(struct job *j, const void *family, struct st_command *c
                                                 .conv = at(j, g->conv),
                                                 .z = at(j, g->z),
                                                 .state = at(j, g->state),
+                                                .kept = j->rows.mode == ST_ROWS_ADVANCE ? NULL : at(j, g->kept),
                                                 .r = at(j, g->r),
                                                 .streams = g->streams,
                                                 .hidden = g->hidden,
@@ -745,15 +746,21 @@ static void build_inject(struct job *j, const void *family, struct st_command *c
                                                 .eps = 1e-6f}};
 }
 
+static const char *const mode_names[] = {"", ", held", ", committed"}; /* of enum st_rows_mode */
+
 static enum strata_result test_inject(struct st_test_run *run, uint32_t rows, uint32_t spans, uint32_t hidden,
-                                      struct strata_error *err)
+                                      enum st_rows_mode mode, struct strata_error *err)
 {
     struct job j;
     struct ngram g = {.hidden = hidden, .streams = 4, .taps = 4, .dilation = 3};
     size_t wide = (size_t)hidden * g.streams;
-    snprintf(run->shape, sizeof run->shape, "ngram_inject: %u rows in %u sequences of 4 x %u", rows, spans, hidden);
+    snprintf(run->shape, sizeof run->shape, "ngram_inject: %u rows in %u sequences of 4 x %u%s", rows, spans, hidden,
+             mode_names[mode]);
     start(&j, run, err);
     make_rows(&j, rows, spans, 40);
+    j.rows.mode = mode;
+    if (mode != ST_ROWS_ADVANCE)
+        g.kept = take_floats(&j, ST_HELD_ROWS * wide, CLOSE, BOUND_FLOAT);
     g.key = take_floats(&j, rows * wide, FREE, 0);
     g.value = floats(&j, (size_t)rows * hidden);
     for (int i = 0; i < 3; i++)
@@ -776,7 +783,12 @@ enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *e
             r = test_gather(run, types[i], 9, 6, 32, err);
     }
     for (size_t i = 0; i < (run->options->quick ? 1 : sizeof shapes / sizeof *shapes) && r == STRATA_OK; i++)
-        r = test_inject(run, shapes[i][0], shapes[i][1], shapes[i][2], err);
+        r = test_inject(run, shapes[i][0], shapes[i][1], shapes[i][2], ST_ROWS_ADVANCE, err);
+    for (uint32_t n = 1; n <= ST_HELD_ROWS && r == STRATA_OK; n += run->options->quick ? ST_HELD_ROWS : 3) {
+        r = test_inject(run, n, 1, 80, ST_ROWS_HOLD, err);
+        if (r == STRATA_OK)
+            r = test_inject(run, n, 1, 80, ST_ROWS_COMMIT, err);
+    }
     return r;
 }
 
@@ -784,7 +796,7 @@ enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *e
 
 struct gdn {
     uint32_t keys, values, dk, dv, taps, channels;
-    int u, z, b, a, conv, ssm_a, dt_bias, gamma, conv_state, state, c, o;
+    int u, z, b, a, conv, ssm_a, dt_bias, gamma, conv_state, state, kept, c, o;
     struct after after;
 };
 
@@ -804,6 +816,7 @@ static void build_gdn(struct job *j, const void *family, struct st_command *c)
                                        .gamma = at(j, g->gamma),
                                        .conv_state = at(j, g->conv_state),
                                        .state = at(j, g->state),
+                                       .kept = j->rows.mode == ST_ROWS_ADVANCE ? NULL : at(j, g->kept),
                                        .c = at(j, g->c),
                                        .o = at(j, g->o),
                                        .key_heads = g->keys,
@@ -816,17 +829,20 @@ static void build_gdn(struct job *j, const void *family, struct st_command *c)
 }
 
 static enum strata_result test_delta(struct st_test_run *run, uint32_t rows, uint32_t spans, uint32_t keys, uint32_t values,
-                                     uint32_t dim, struct strata_error *err)
+                                     uint32_t dim, enum st_rows_mode mode, struct strata_error *err)
 {
     struct job j;
     struct gdn g = {.keys = keys, .values = values, .dk = dim, .dv = dim, .taps = 4};
     size_t inner = (size_t)values * dim;
     float bound = rows <= ST_GDN_STEP ? BOUND_STEPS : BOUND_CHUNKS;
     g.channels = 2 * keys * dim + values * dim;
-    snprintf(run->shape, sizeof run->shape, "gdn: %u rows in %u sequences, %u heads of %u x %u, %u key heads", rows, spans, values,
-             dim, dim, keys);
+    snprintf(run->shape, sizeof run->shape, "gdn: %u rows in %u sequences, %u heads of %u x %u, %u key heads%s", rows, spans, values,
+             dim, dim, keys, mode_names[mode]);
     start(&j, run, err);
     make_rows(&j, rows, spans, 30);
+    j.rows.mode = mode;
+    if (mode != ST_ROWS_ADVANCE)
+        g.kept = take_floats(&j, st_gdn_kept_floats(g.channels, values), EXACT, 0);
     g.u = floats(&j, (size_t)rows * g.channels);
     g.z = floats(&j, rows * inner);
     g.b = floats(&j, (size_t)rows * values);
@@ -838,8 +854,8 @@ static enum strata_result test_delta(struct st_test_run *run, uint32_t rows, uin
     g.conv_state = take_floats(&j, (size_t)j.slots * (g.taps - 1) * g.channels, EXACT, 0);
     g.state = take_floats(&j, j.slots * inner * dim, CLOSE, bound);
     g.c = take(&j, (size_t)rows * g.channels * 4, FREE, 0);
-    g.o = take(&j, rows * inner * 4, CLOSE, bound);
-    if (st_test_below(run, 2))
+    g.o = take(&j, rows * inner * 4, mode == ST_ROWS_COMMIT ? FREE : CLOSE, bound); /* nobody reads that of a commit */
+    if (mode != ST_ROWS_COMMIT && st_test_below(run, 2))
         take_after(&j, &g.after, (uint32_t)inner);
     for (uint32_t i = 0; i < values && j.r == STRATA_OK; i++) /* -exp of something: not positive */
         ((float *)input(&j, g.ssm_a))[i] = -fabsf(((float *)input(&j, g.ssm_a))[i]);
@@ -853,7 +869,12 @@ enum strata_result st_test_gdn(struct st_test_run *run, struct strata_error *err
                                          {40, 5, 1, 2, 128}, {200, 1, 1, 1, 128}};
     enum strata_result r = STRATA_OK;
     for (size_t i = 0; i < (run->options->quick ? 3 : sizeof shapes / sizeof *shapes) && r == STRATA_OK; i++)
-        r = test_delta(run, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], err);
+        r = test_delta(run, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], ST_ROWS_ADVANCE, err);
+    for (uint32_t n = 1; n <= ST_HELD_ROWS && r == STRATA_OK; n += run->options->quick ? ST_HELD_ROWS : 3) {
+        r = test_delta(run, n, 1, 2, 6, 32, ST_ROWS_HOLD, err);
+        if (r == STRATA_OK)
+            r = test_delta(run, n, 1, 2, 4, 128, ST_ROWS_COMMIT, err);
+    }
     return r;
 }
 

@@ -12,6 +12,7 @@ from tap import SOURCE, Skip, main, run, test  # noqa: E402
 
 STRATA = sys.argv[1]
 MODEL = sys.argv[2]
+DEMO = os.path.join(SOURCE, "models", "demo.gguf")
 FOLDER = tempfile.TemporaryDirectory(prefix="strata-cli-")
 
 # What each command needs to get as far as opening its input file.
@@ -434,6 +435,30 @@ def bench_prints_the_tests_that_were_asked_for():
     lines = out.decode().splitlines()
     assert code == 0 and len(lines) == 5 and lines[0].startswith("build_commit,"), lines
     refused(1, ["bench", "-m", MODEL, "-p", "8,x"], "-p", "8,x")
+
+
+@test
+def drafts_change_no_text_and_are_counted():
+    call = ["run", "-m", DEMO, "--device", "cpu", "-p", "What is vlc?", "-n", "60"]
+    for sampling in (["--temp", "0"], ["--temp", "0.8", "--seed", "7"]):
+        code, want, err = strata(*call, *sampling)
+        assert code == 0 and b"drafts:" not in err, err
+        code, out, err = strata(*call, *sampling, "--mtp", "auto", "--spec", "3")
+        assert code == 0 and out == want and b" accepted (" in err and b" tokens a pass" in err, (out, want, err)
+    refused(1, [*call, "--spec", "8"], "--spec")
+    refused(1, ["run", "-m", MODEL, "-p", "x", "--mtp", "nothing.gguf"], "nothing.gguf")
+
+
+@test
+def bench_answers_without_and_with_drafts():
+    call = ["bench", "-m", DEMO, "--device", "cpu", "--mtp", "auto", "--spec", "2", "-p", "0", "-n", "24", "-r", "1"]
+    code, out, err = strata(*call)
+    rows = [[cell.strip() for cell in line.split("|")] for line in out.decode().splitlines() if line.startswith(("| greedy", "| sampled"))]
+    assert code == 0 and [row[2] for row in rows] == ["none", "as many as pay", "always 2"] * 2, (out, err)
+    assert all(row[5] == "1.00" and row[8] == "1.00" for row in rows[::3]) and all(int(row[6]) > 0 for row in rows[2::3]), rows
+    code, out, _ = strata(*call, "-o", "json")
+    tests = [t for t in json.loads(out) if t["test"] == "drafts"]
+    assert code == 0 and len(tests) == 6 and all(t["accepted"] <= t["drafted"] and t["avg_ts"] > 0 for t in tests), tests
 
 
 @test
