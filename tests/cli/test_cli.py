@@ -24,6 +24,7 @@ WITH_INPUT = {
     "perplexity": lambda path: ["perplexity", "-m", path, "-f", file("text.txt", b"hello"), "--save-base", output("base")],
     "bench": lambda path: ["bench", "-m", path],
     "plan": lambda path: ["plan", "-m", path],
+    "profile": lambda path: ["profile", "-m", path, "-f", file("text.txt", b"hello"), "-o", output("profile")],
     "inspect": lambda path: ["inspect", path],
     "quantize": lambda path: ["quantize", path, output("quantize"), "Q8_0"],
     "convert": lambda path: ["convert", path, "-o", output("convert")],

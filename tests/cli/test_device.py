@@ -61,7 +61,8 @@ def images_tell_registers_local_memory_and_lanes():
     code, out, err = run(DEVICE, "--images", "--json")
     assert code == 0, err
     for kernel in json.loads(out):
-        assert kernel["lanes"] in (32, 64) and kernel["local"] <= 65536, kernel
+        # what every supported card gives to a group, and what sm_90 does
+        assert kernel["lanes"] in (32, 64) and kernel["local"] <= (232448 if kernel["arch"] == "sm_90a" else 65536), kernel
         assert kernel["arch"].startswith("sm_") or kernel["registers"] >= 0, kernel
 
 
