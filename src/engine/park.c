@@ -204,8 +204,9 @@ static void adopt(struct strata_engine *e, const char *path, uint64_t bytes)
     struct st_session_view v;
     if (st_map_open(path, &map, NULL))
         return;
-    bool good = !st_session_peek(map.data, map.size, path, &v, NULL) && !st_session_fits(e, &v, path, NULL) &&
-                v.h.points <= ST_CHECKPOINTS;
+    /* One that is too long for this engine waits for another. */
+    bool good = !st_session_peek(map.data, map.size, path, &v, NULL) && v.h.points <= ST_CHECKPOINTS &&
+                (v.h.tokens > e->options.context || !st_session_fits(e, &v, path, NULL));
     struct parked *p = good ? new_parked(e, v.h.tokens) : NULL;
     char *copy = p ? strdup(path) : NULL;
     if (copy) {
@@ -507,7 +508,7 @@ static struct parked *best_of(const struct strata_engine *e, const int32_t *ids,
     struct parked *best = NULL;
     uint32_t best_reach = own + ST_PARK_LEAST - 1;
     for (struct parked *p = e->park->first; p; p = p->next) {
-        uint32_t reach = reach_of(e, p, ids, count);
+        uint32_t reach = p->tokens <= e->options.context ? reach_of(e, p, ids, count) : 0;
         best = reach > best_reach ? p : best;
         best_reach = reach > best_reach ? reach : best_reach;
     }

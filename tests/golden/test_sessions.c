@@ -344,6 +344,19 @@ static void a_parked_file_that_is_damaged_costs_a_cold_read_and_says_so(void **s
     assert_non_null(strstr(err.text, "another program"));
     strata_engine_free(e);
 
+    /* One with less context leaves the file alone. */
+    o.session_dir = dir;
+    o.context = 49;
+    o.prefill = 0;
+    assert_ok(strata_engine_create(model, &o, &second, &err), &err);
+    s = session(second);
+    st_park_info(second, &info);
+    assert_int_equal(info.in_files, 1);
+    assert_ok(st_park_choose(s, t.ids, 49, &err), &err);
+    assert_int_equal(s->count, 0);
+    strata_session_free(s);
+    strata_engine_free(second);
+
     DIR *d = opendir(dir);
     char path[PATH_SIZE + 300] = "";
     for (struct dirent *entry; (entry = readdir(d));)
