@@ -60,6 +60,7 @@ struct strata_engine {
     uint8_t *row_memory;
     struct st_devices *devices;              /* NULL: the CPU alone */
     struct st_device *opened[ST_STAGES_MAX]; /* by stage; NULL for the CPU */
+    struct st_device *helpers[ST_STAGES_MAX]; /* by stage, or NULL: computes experts for it */
     struct st_plan plan;
     char placement_text[6144];
     struct st_stage *stages[ST_STAGES_MAX]; /* in the order of layers */
@@ -167,6 +168,8 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
 enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
                                          struct strata_error *err);
 void st_engine_close_stages(struct strata_engine *e);
+/* What stages have to say becomes part of the placement's text. */
+void st_engine_take_notes(struct strata_engine *e);
 
 /* Faults. After a pass or a copy of state that failed: a device that is lost breaks the engine, and no session holds anything any
  * more. Before the next one: a broken engine closes its stages and opens them again, with the same devices, or with what is left

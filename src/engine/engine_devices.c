@@ -154,6 +154,9 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
     for (int k = 0; k < e->plan.n_stages && !r; k++)
         if (e->plan.stage[k].found >= 0)
             e->opened[k] = take_device(e, by_choice, e->plan.stage[k].found);
+    for (int k = 0; k < e->plan.n_stages && !r; k++)
+        if (e->plan.stage[k].cached && e->plan.stage[k].helper >= 0)
+            e->helpers[k] = take_device(e, by_choice, e->plan.stage[k].helper);
     for (int i = 0; i < ST_MAX_DEVICES; i++)
         if (by_choice[i])
             st_device_close(by_choice[i]);
@@ -173,6 +176,8 @@ static enum strata_result open_stage(struct strata_engine *e, const struct st_st
     own.experts = (struct st_stage_experts){.cached = s->cached,
                                             .slots = s->slots,
                                             .arena = s->arena,
+                                            .helper = e->helpers[k],
+                                            .helper_slots = s->size.helper_slots,
                                             .profile = e->profile,
                                             .trunk_layers = e->dims.layers,
                                             .kernels = &e->kernels,
@@ -182,6 +187,20 @@ static enum strata_result open_stage(struct strata_engine *e, const struct st_st
     return as_device_failure(st_stage_device_open(&own, e->opened[k], s->size.total, &e->stages[k], err), err);
 }
 
+void st_engine_take_notes(struct strata_engine *e)
+{
+    bool any = false;
+    for (int k = 0; k < e->n_stages; k++) {
+        struct st_stage *s = e->stages[k];
+        if (s->note[0])
+            st_plan_note(&e->plan, "%s: %s", s->name, s->note);
+        any = any || s->note[0];
+        s->note[0] = 0;
+    }
+    if (any)
+        st_plan_summary(&e->plan, e->placement_text, sizeof e->placement_text);
+}
+
 enum strata_result st_engine_open_stages(struct strata_engine *e, const struct st_stage_config *config,
                                          struct strata_error *err)
 {
@@ -189,10 +208,8 @@ enum strata_result st_engine_open_stages(struct strata_engine *e, const struct s
     for (int k = 0; k < e->plan.n_stages && !r; k++) {
         r = open_stage(e, config, k, err);
         e->n_stages = r ? e->n_stages : k + 1;
-        if (!r && e->stages[k]->note[0])
-            st_plan_note(&e->plan, "%s: %s", e->stages[k]->name, e->stages[k]->note);
     }
-    st_plan_summary(&e->plan, e->placement_text, sizeof e->placement_text);
+    st_engine_take_notes(e);
     return r;
 }
 
@@ -201,6 +218,11 @@ void st_engine_close_stages(struct strata_engine *e)
     for (int i = 0; i < e->n_stages; i++)
         st_stage_close(e->stages[i]);
     e->n_stages = 0;
+    for (int i = 0; i < ST_STAGES_MAX; i++) {
+        if (e->helpers[i])
+            st_device_close(e->helpers[i]);
+        e->helpers[i] = NULL;
+    }
     for (int i = 0; i < ST_STAGES_MAX; i++)
         if (e->opened[i]) {
             st_device_close(e->opened[i]);

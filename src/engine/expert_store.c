@@ -273,6 +273,19 @@ uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_exper
     return choose(set, profile, NULL, budget, resident, share);
 }
 
+double st_expert_share(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marked)
+{
+    double all = 0, served = 0;
+    size_t n = (size_t)set->count * set->experts, count = 0;
+    for (size_t i = 0; i < n; i++) {
+        double c = profiled(profile, &set->layer[i / set->experts], (uint32_t)(i % set->experts));
+        all += c;
+        served += marked[i] ? c : 0;
+        count += marked[i];
+    }
+    return all > 0 ? served / all : n ? (double)count / (double)n : 0;
+}
+
 void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
                     uint64_t budget, uint8_t *chosen)
 {

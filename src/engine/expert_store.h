@@ -84,6 +84,8 @@ double st_expert_profile_share(const struct st_expert_profile *p, double experts
 uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_expert_profile *profile, uint64_t budget,
                           uint8_t *resident, double *share);
 
+/* The share of the choices that the marked experts serve, by the profile, otherwise by their number. */
+double st_expert_share(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marked);
 /* The same for host memory: marks in chosen the first experts of that order that are not marked in passed. */
 void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
                     uint64_t budget, uint8_t *chosen);

@@ -237,6 +237,7 @@ enum strata_result st_pipeline_run(struct strata_engine *e, const struct st_flow
         e->stages[i]->ops->drop(e->stages[i]);
     if (e->ngram_io) /* after a failure, or a chunk that was not begun, rows may still be on their way */
         st_ngram_io_finish(e->ngram_io, NULL);
+    st_engine_take_notes(e);
     *done = p.done;
     return r;
 }

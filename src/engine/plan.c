@@ -15,6 +15,8 @@
 enum {
     BASE_PREFILL = 256, /* what placements with larger chunks are compared with; the most where a CPU computes layers */
     SHARED_PREFILL = 2048,   /* the most where several stages share the work */
+    HELPER_LAUNCHES = 8, /* of a layer's experts on a helper */
+    HELPER_FLOATS = 48,  /* bytes over the link for each float of a row: the input once, outputs of some experts */
     EXPERT_LISTS = 16384, /* lists of places of a layer with 512 experts, in estimates */
     LEAST_PREFILL = 64,      /* smaller automatic chunks would only hide that the memory is too small */
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
@@ -23,11 +25,13 @@ enum {
 };
 
 /* Stays free on a device for its driver and others. */
+static const double WORTH = 0.98; /* a helper is taken when a token then takes less than this */
 static const uint64_t RAM_RESERVE = 1ull << 30, RESERVE = 512ull << 20, RESERVE_DISPLAY = 1ull << 30;
 
 struct candidate {
     struct st_plan_stage stage; /* without a range */
     bool named;
+    bool off; /* not looked at as a stage */
     bool stated; /* limit is the user's */
     uint64_t most;               /* bytes of one allocation; 0: not known */
     double out_rate;             /* to the host, bytes per second; 0: no link */
@@ -166,7 +170,7 @@ static struct candidate *new_candidate(struct planner *p)
         return NULL;
     }
     struct candidate *c = &p->candidate[p->n++];
-    *c = (struct candidate){.stage.found = -1};
+    *c = (struct candidate){.stage.found = -1, .stage.helper = -1};
     return c;
 }
 
@@ -513,7 +517,7 @@ static enum strata_result cheapest(struct planner *p, int must, bool take, doubl
         for (uint32_t i = 0; i < layers; i++)
             for (int k = 0; k < p->n && (s == 0 ? i == 0 : cells[(size_t)s * (layers + 1) + i].candidate >= 0); k++) {
                 uint32_t to = next_state(p, s, k, must);
-                if (to != s)
+                if (to != s && !p->candidate[k].off)
                     continue_cell(p, cells, s, i, k, to);
             }
     *seconds = -1;
@@ -557,6 +561,14 @@ static bool is_used(const struct planner *p, const struct candidate *c)
     return false;
 }
 
+static bool is_helper(const struct st_plan *plan, int found)
+{
+    for (int k = 0; k < plan->n_stages; k++)
+        if (plan->stage[k].helper == found)
+            return true;
+    return false;
+}
+
 /* A line for each device without layers. That the CPU has none is worth a line only to those who named it. */
 static enum strata_result note_idle(struct planner *p, double seconds)
 {
@@ -564,7 +576,7 @@ static enum strata_result note_idle(struct planner *p, double seconds)
     for (int k = 0; k < p->n && !r; k++) {
         const struct candidate *c = &p->candidate[k];
         double with;
-        if (is_used(p, c) || (c->stage.found < 0 && !c->named))
+        if (is_used(p, c) || is_helper(p->plan, c->stage.found) || (c->stage.found < 0 && !c->named))
             continue;
         r = cheapest(p, k, false, &with);
         if (!r && with < 0)
@@ -695,6 +707,7 @@ static enum strata_result size_stage(struct planner *p, const struct candidate *
     enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
     struct st_stage_experts some = some_experts(p, 0, 0);
     s->cached = false;
+    s->helper = -1;
     if (r || c->stage.found < 0 || !p->experts)
         return r;
     struct st_stage_size least;
@@ -877,6 +890,100 @@ static enum strata_result larger_chunks(struct planner *p, uint32_t base, uint32
     return r ? r : largest_chunk(p, base, least);
 }
 
+/* ---- helpers ---- */
+
+/* The stage that loses most time to experts outside of its device, or NULL. */
+static struct st_plan_stage *most_missing(struct st_plan *plan)
+{
+    struct st_plan_stage *most = NULL;
+    for (int k = 0; k < plan->n_stages; k++) {
+        struct st_plan_stage *s = &plan->stage[k];
+        if (s->cached && s->helper < 0 && s->time.misses > 0 && (!most || s->time.misses > most->time.misses))
+            most = s;
+    }
+    return most;
+}
+
+/* Lets a device without layers compute experts that another one lacks, where that makes a token faster. */
+static enum strata_result try_helper(struct planner *p, const struct candidate *h, bool *taken)
+{
+    struct st_plan *plan = p->plan;
+    struct st_plan_stage *s = most_missing(plan);
+    *taken = false;
+    if (!s || h->stage.found < 0 || is_used(p, h) || is_helper(plan, h->stage.found) || twin_of(p, &h->stage))
+        return STRATA_OK;
+    const struct candidate *c = candidate_of(p, s);
+    struct st_stage_experts some = some_experts(p, s->slots, s->arena);
+    some.helper_room = h->stage.limit;
+    struct st_stage_size size;
+    enum strata_result r = size_with(p, c, s->first, s->end, plan->prefill, &some, &size);
+    if (r)
+        return r;
+    double steps = (double)size.steps, wait = steps * (c->notice + 2 * c->stage.launch_seconds);
+    double missed = (1 - size.hit) * size.expert_read, given = size.helper_hit * size.expert_read;
+    double helper = given / h->stage.memory_rate +
+                    steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds + HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
+    double cpu = (missed - given) / p->cpu_rate, misses = wait + (cpu > helper ? cpu : helper);
+    if (given <= 0 || h->stage.memory_rate <= 0 || h->stage.link_rate <= 0 || misses > WORTH * s->time.misses)
+        return STRATA_OK;
+    double before = plan->seconds;
+    plan->seconds += misses - s->time.misses;
+    plan->host.locked += size.helper_locked;
+    plan->host.total += size.helper_locked;
+    s->time.misses = misses;
+    s->size = size;
+    s->helper = h->stage.found;
+    *taken = true;
+    st_plan_note(plan, "%s helps %s: it computes %.1f MiB of experts of layers %u..%u, %.0f %% of what is chosen; a token takes %.3f ms instead of "
+                 "%.3f ms",
+                 h->stage.name, s->name, (double)size.helper_slots / (1 << 20), s->first, s->end - 1, 100 * size.helper_hit,
+                 plan->seconds * 1e3, before * 1e3);
+    return STRATA_OK;
+}
+
+/* All devices without layers. */
+static enum strata_result try_helpers(struct planner *p)
+{
+    enum strata_result r = STRATA_OK;
+    bool taken;
+    for (int k = 0; k < p->n && !r; k++)
+        r = try_helper(p, &p->candidate[k], &taken);
+    return r;
+}
+
+/* Every device that has layers might help instead: the plan without its layers, where that is faster. */
+static enum strata_result stage_or_helper(struct planner *p)
+{
+    struct st_plan *plan = p->plan;
+    enum strata_result r = most_missing(plan) ? try_helpers(p) : STRATA_OK;
+    bool several = plan->n_stages > 1 && most_missing(plan) != NULL;
+    struct st_plan *best = malloc(sizeof *best);
+    if (!best)
+        return st_fail(p->err, STRATA_E_MEMORY, "no memory for a plan");
+    *best = *plan;
+    for (int k = 0; k < p->n && !r && several; k++) {
+        struct candidate *c = &p->candidate[k];
+        bool taken = false;
+        double seconds;
+        if (c->stage.found < 0 || !is_used(p, c))
+            continue;
+        c->off = true;
+        r = cheapest(p, -1, true, &seconds);
+        if (!r && seconds >= 0)
+            r = size_stages(p, best->prefill);
+        if (!r && seconds >= 0 && !check_limits(p))
+            r = try_helper(p, c, &taken);
+        c->off = false;
+        if (!r && taken && plan->seconds < WORTH * best->seconds) {
+            st_plan_note(plan, "%s has no layers of its own: with some a token takes %.3f ms", c->stage.name, best->seconds * 1e3);
+            *best = *plan;
+        }
+        *plan = *best;
+    }
+    free(best);
+    return r;
+}
+
 /* Everything automatic, or a stated chunk. */
 static enum strata_result automatic_split(struct planner *p)
 {
@@ -894,6 +1001,8 @@ static enum strata_result automatic_split(struct planner *p)
         r = largest_chunk(p, base, base);
     else if (!r)
         r = larger_chunks(p, base, least, &seconds);
+    if (!r)
+        r = stage_or_helper(p);
     return r ? r : note_idle(p, seconds);
 }
 

@@ -30,6 +30,7 @@ struct st_plan_stage {
     uint64_t limit;   /* most that the stage may take: what is left, or less by request */
     bool cached;      /* not all of its experts are in its memory */
     uint64_t slots;   /* then bytes that slots may take (size.slots is what they do) */
+    int helper;       /* index in st_devices.list of a device that computes some of the others, -1: none */
     uint64_t arena;   /* and bytes that the host's arena may take (size.arena is what it does) */
     struct st_plan_time time;
     double miss_rate; /* bytes per second at which the CPU computes experts that are missing; cached stages */

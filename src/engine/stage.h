@@ -52,7 +52,7 @@ struct st_stage {
     const struct st_stage_ops *ops;
     char name[32]; /* of the device */
     bool host;     /* begin computes on the calling thread */
-    char note[320]; /* what people should know about how it was opened, or "" */
+    char note[320]; /* what people should know about it, until the engine takes it; or "" */
     uint32_t first, end;
     struct st_model bound; /* weights where the device reads them */
     struct st_model_dims dims;
@@ -75,6 +75,8 @@ struct st_stage_size {
     uint64_t host;        /* bytes of host memory for what the CPU computes, without the arena */
     uint64_t arena;       /* bytes of the arena */
     uint64_t in_file;     /* bytes of slots for experts that are neither here nor there */
+    uint64_t helper, helper_slots, helper_locked; /* bytes of a helper's allocation, its slots, its page-locked memory */
+    double helper_hit;    /* expected share of the chosen experts that a helper computes */
     double hit;           /* expected share of the chosen experts that are in slots */
     double expert_read;   /* of read, bytes of chosen experts */
     uint64_t steps;       /* layers with experts */
@@ -96,6 +98,9 @@ struct st_stage_config {
         bool cached;    /* not all experts get a slot; false: they are weights as all others */
         uint64_t slots; /* bytes that slots may take */
         uint64_t arena; /* bytes that the host's arena of the others may take */
+        struct st_device *helper; /* another device that computes some of them (helper.h), or NULL */
+        uint64_t helper_slots;    /* bytes of its slots */
+        uint64_t helper_room;     /* of sizes: bytes that a helper may take, 0: none */
         const struct st_expert_profile *profile; /* or NULL */
         uint32_t trunk_layers;                   /* of the model */
         const struct st_kernels *kernels;        /* of the CPU, with so many threads */

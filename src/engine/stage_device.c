@@ -785,8 +785,11 @@ static enum strata_result size_experts(struct device_stage *d, const struct st_s
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
     d->slot_bytes = st_expert_choose(set, c->experts.profile, c->experts.slots, resident, &out->hit);
     out->arena = st_expert_host_bytes(set, c->experts.profile, resident, c->experts.arena, &out->in_file);
+    enum strata_result r = STRATA_OK;
+    if (c->experts.helper_room)
+        r = st_device_experts_helper(d, c->experts.profile, resident, c->experts.helper_room, out, err);
     free(resident);
-    return STRATA_OK;
+    return r;
 }
 
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
@@ -811,6 +814,10 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
     out->hit = experts.hit;
     out->arena = experts.arena;
     out->in_file = experts.in_file;
+    out->helper = experts.helper;
+    out->helper_slots = experts.helper_slots;
+    out->helper_locked = experts.helper_locked;
+    out->helper_hit = experts.helper_hit;
     if (!r) {
         set_counts(s, &d.rows, 1);
         r = mark_kernels(&s->trunk, &target, false, NULL, &out->launches, err);

@@ -91,6 +91,10 @@ enum strata_result st_device_take_piece(struct device_stage *d, int *piece, stru
 enum strata_result st_device_piece_given(struct device_stage *d, int piece, struct strata_error *err);
 
 /* stage_experts.c */
+/* What a helper with so much room would take and serve, of the experts that are not marked as resident. */
+enum strata_result st_device_experts_helper(const struct device_stage *d, const struct st_expert_profile *profile,
+                                            const uint8_t *resident, uint64_t room, struct st_stage_size *out,
+                                            struct strata_error *err);
 /* Bytes behind the buffers that experts need on the device, and of host memory: *host, of it *locked page-locked. The programs are
  * placed and the set is complete. */
 enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t *device, uint64_t *host, uint64_t *locked,

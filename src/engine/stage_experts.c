@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/helper.h"
 #include "engine/stage_experts.h"
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_copy.h"
@@ -317,6 +318,56 @@ static enum strata_result compute_over_link(struct device_stage *d, const struct
     return r ? r : t->queue_flush(d->dev->compute, err);
 }
 
+/* The helper failed: from now on the CPU computes what it would have, and people are told. */
+static void lose_helper(struct device_stage *d, const struct strata_error *why)
+{
+    d->experts->helper_lost = true;
+    snprintf(d->base.note, sizeof d->base.note, "the helper is lost, the CPU computes in its place: %.*s", 240, why->text);
+}
+
+/* Gives the helper those of the missing experts that it has; they are not wanted any more. Returns their entries, whose rows come
+ * first. */
+static int32_t ask_helper(struct device_stage *d, uint32_t k, int32_t n)
+{
+    struct st_device_experts *e = d->experts;
+    const int32_t *first = e->group, *entry = first + e->experts + 1;
+    int32_t *where = e->group + e->experts + 1 + e->entries, *some = e->some, *list = some + e->experts + 1, count = 0;
+    struct strata_error why;
+    if (!e->helper || e->helper_lost)
+        return 0;
+    for (uint32_t x = 0; x < e->experts; x++) {
+        some[x] = count;
+        e->helped[x] = e->wanted[x] && st_helper_has(e->helper, k, x);
+        for (int32_t i = first[x]; i < first[x + 1] && e->helped[x]; i++) {
+            where[entry[i]] = -1 - count;
+            list[count++] = entry[i];
+        }
+    }
+    some[e->experts] = count;
+    if (count && st_helper_begin(e->helper, k, n, e->ids, e->m, some, list, &why)) {
+        lose_helper(d, &why);
+        return 0;
+    }
+    for (uint32_t x = 0; x < e->experts && count; x++) {
+        e->wanted[x] = e->wanted[x] && !e->helped[x];
+        e->by_helper += e->helped[x];
+    }
+    return count;
+}
+
+/* The helper's rows, or the CPU's in their place. */
+static enum strata_result helper_rows(struct device_stage *d, uint32_t k, int32_t n, struct strata_error *err)
+{
+    struct st_device_experts *e = d->experts;
+    struct strata_error why;
+    int32_t row = 0;
+    if (!st_helper_finish(e->helper, (float *)(void *)(e->back + e->where_bytes), &why))
+        return STRATA_OK;
+    lose_helper(d, &why);
+    memcpy(e->wanted, e->helped, e->experts);
+    return compute_missing(d, k, n, &row, err);
+}
+
 /* Gives the copies that the host's step begins with, behind give_begin. */
 static enum strata_result ask_host(struct device_stage *d, const struct st_command *c, struct strata_error *err)
 {
@@ -345,9 +396,14 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     uint32_t missing = r ? 0 : plan_window(d, k);
     if (r || !missing)
         return r;
+    int32_t helped = rows = ask_helper(d, k, n);
+    for (uint32_t x = 0; x < e->experts && helped; x++)
+        missing -= e->helped[x];
     r = compute_over_link(d, c, k, missing, err);
     if (!r)
         r = compute_missing(d, k, n, &rows, err);
+    if (!r && helped)
+        r = helper_rows(d, k, n, err);
     if (r)
         return st_fail_in(err, r, "experts of layer %d", c->layer);
     st_addr to = rows_of(d, a, &number);

@@ -51,8 +51,10 @@ struct st_device_experts {
     const struct st_kernels *kernels;
     struct st_team *team;
     struct st_pace pace;
+    struct st_helper *helper; /* or NULL */
+    bool helper_lost;
     double cpu_rate;  /* bytes of experts per second that the CPU computes in windows, as measured; 0: not yet */
-    uint64_t over_link, by_cpu; /* missing experts of windows: brought to the device, computed here */
+    uint64_t over_link, by_cpu, by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
     struct st_expert_host *host;
     uint8_t *memory;  /* of all that follows */
     float *h;
@@ -60,7 +62,7 @@ struct st_device_experts {
     uint8_t *staged;  /* [ST_STAGED][sections] buffers of reads */
     int32_t *group;   /* [experts + 1] first, then [entries] entry, [entries] where */
     int32_t *some;    /* [experts + 1] first of the experts that are computed, then [entries] entry */
-    uint8_t *wanted, *marked; /* [experts] each */
+    uint8_t *wanted, *marked, *helped; /* [experts] each */
     struct st_event *routed, *ready[ST_RING_PARTS], *free_again[ST_RING_PARTS];
     bool in_use[ST_RING_PARTS];
     struct st_graph **graphs[ST_WINDOW_KINDS][ST_STAGE_GRAPHS];

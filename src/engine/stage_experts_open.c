@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/helper.h"
 #include "engine/stage_experts.h"
 #include "kernel/gpu/layout.h"
 
@@ -77,6 +78,7 @@ static uint64_t place_host(struct st_device_experts *e, const struct device_stag
     e->some = st_bump_take(&b, experts + 1 + entries, sizeof *e->some);
     e->wanted = st_bump_take(&b, experts, 1);
     e->marked = st_bump_take(&b, experts, 1);
+    e->helped = st_bump_take(&b, experts, 1);
     return (b.peak + PAGE - 1) / PAGE * PAGE;
 }
 
@@ -91,6 +93,28 @@ enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t
     *device = parts.rows + parts.lists + parts.ring;
     *locked = place_locked(&e, d, a, NULL);
     *host = place_host(&e, d, a, NULL);
+    return STRATA_OK;
+}
+
+enum strata_result st_device_experts_helper(const struct device_stage *d, const struct st_expert_profile *profile,
+                                            const uint8_t *resident, uint64_t room, struct st_stage_size *out,
+                                            struct strata_error *err)
+{
+    const struct st_expert_set *set = &d->store.set;
+    const struct st_experts *a = shape_of(d);
+    size_t n = (size_t)set->count * set->experts;
+    uint8_t *has = malloc(n + 1);
+    if (!a || !has) {
+        free(has);
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
+    }
+    uint64_t fixed = st_helper_bytes(set, a, &out->helper_locked);
+    st_expert_rank(set, profile, resident, room > fixed ? room - fixed : 0, has);
+    for (size_t i = 0; i < n; i++)
+        out->helper_slots += has[i] ? set->layer[i / set->experts].slot : 0;
+    out->helper = fixed + out->helper_slots;
+    out->helper_hit = st_expert_share(set, profile, has);
+    free(has);
     return STRATA_OK;
 }
 
@@ -284,6 +308,14 @@ enum strata_result st_device_experts_open(struct device_stage *d, const struct s
                                                .user = d};
     if (!r)
         r = st_expert_host_open(&host, &e->host, err);
+    const struct st_helper_config helper = {.dev = c->experts.helper,
+                                            .store = &d->store,
+                                            .profile = c->experts.profile,
+                                            .layer = e->layer,
+                                            .shape = a,
+                                            .slots = c->experts.helper_slots};
+    if (!r && helper.dev)
+        r = st_helper_open(&helper, &e->helper, err);
     if (r)
         return r;
     struct st_expert_host_stats stats;
@@ -313,6 +345,7 @@ void st_device_experts_close(struct device_stage *d)
             t->event_free(e->ready[i]);
             t->event_free(e->free_again[i]);
         }
+        st_helper_close(e->helper);
         st_expert_host_close(e->host);
         st_team_free(e->team);
         for (uint32_t k = 0; e->layer && k < d->store.set.count; k++)

@@ -186,6 +186,39 @@ static void a_share_of_the_misses_goes_over_a_fast_link_with_the_same_bits(void 
     }
 }
 
+/* A card beside it with less memory than a stage takes, and too slow for layers, but faster than the CPU. */
+static void another_card_helps_with_the_same_bits(void **state)
+{
+    (void)state;
+    /* The second time a launch in the middle of the windows fails, and the card is lost. */
+    static const char *const machines[] = {"sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G",
+                                           "sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G:late=8"};
+    size_t bytes, want_bytes;
+    struct strata_engine_options all = options("sim:gfx1100:24G", NULL);
+    float *want = read_with(wide, &all, 3, &want_bytes);
+    for (int i = 0; i < 2; i++) {
+        struct strata_engine_options o = options(machines[i], "10%");
+        struct strata_engine *e = open_engine(wide, &o);
+        struct st_device_experts *x = device_of(e, 0)->experts;
+        assert_int_equal(e->plan.n_stages, 1);
+        assert_non_null(x->helper);
+        assert_non_null(strstr(strata_engine_placement(e), "sim:1 helps sim:0"));
+        uint64_t device, host, locked = e->plan.stage[0].size.helper_locked;
+        st_sim_usage(e->helpers[0]->rt, &device, &host);
+        assert_int_equal(device, e->plan.stage[0].size.helper);
+        assert_int_equal(host, locked);
+        float *got = read_all(e, 3, &bytes);
+        assert_int_equal(bytes, want_bytes);
+        assert_memory_equal(got, want, bytes);
+        assert_true(x->by_helper > 0);
+        assert_int_equal(x->helper_lost, i);
+        assert_int_equal(strstr(strata_engine_placement(e), "helper is lost") != NULL, i);
+        strata_engine_free(e);
+        free(got);
+    }
+    free(want);
+}
+
 static void slots_and_arena_take_the_bytes_that_are_planned(void **state)
 {
     (void)state;
@@ -495,6 +528,7 @@ int main(void)
         cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_one_device),
         cmocka_unit_test(caches_of_any_size_give_the_same_bits_on_two_devices),
         cmocka_unit_test(a_share_of_the_misses_goes_over_a_fast_link_with_the_same_bits),
+        cmocka_unit_test(another_card_helps_with_the_same_bits),
         cmocka_unit_test(slots_and_arena_take_the_bytes_that_are_planned),
         cmocka_unit_test(experts_that_fit_nowhere_are_read_from_the_file),
         cmocka_unit_test(refused_page_locking_is_said_and_survived),
