@@ -302,7 +302,7 @@ static const struct st_gguf_key *find_key(const struct st_gguf_key **sorted, siz
 {
     struct st_gguf_key want = {.name = name};
     const struct st_gguf_key *p = &want;
-    const struct st_gguf_key **hit = n ? bsearch(&p, sorted, n, sizeof *sorted, key_order) : NULL;
+    const struct st_gguf_key **hit = sorted ? bsearch(&p, sorted, n, sizeof *sorted, key_order) : NULL;
     return hit ? *hit : NULL;
 }
 
@@ -506,7 +506,7 @@ static enum strata_result join_parts(struct st_gguf *g, struct part *parts, stru
     for (size_t i = 0; i < g->n_shards; i++)
         for (size_t k = 0; k < g->shards[i].n_tensors; k++) {
             struct st_gguf_tensor *t = &g->tensors[g->n_tensors];
-            *t = parts[i].tensors[k];
+            *t = parts[i].tensors[k]; /* NOLINT(clang-analyzer-core.NullDereference): n_tensors is 0 */
             g->tensors_by_name[g->n_tensors++] = t;
             g->bytes += t->bytes;
         }

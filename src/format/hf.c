@@ -109,7 +109,7 @@ static enum strata_result read_template_file(struct st_hf *hf, struct strata_err
     char *path = join(hf->dir, "chat_template.jinja");
     if (!path)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a path", hf->dir);
-    size_t size;
+    size_t size = 0;
     enum strata_result r = exists(path) ? st_read_file(path, MAX_TEMPLATE, &hf->template_file, &size, err) : STRATA_OK;
     if (!r && hf->template_file && strlen(hf->template_file) != size)
         r = st_fail(err, STRATA_E_FORMAT, "%s: holds a zero byte", path);

@@ -35,6 +35,7 @@ static void convolve(const struct st_gdn *a, size_t first, size_t end, size_t fr
         return;
     }
     for (size_t r = end - first > length ? end - length : first; r < end; r++)
+        /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): with one tap, without a ring, r starts at end */
         memcpy(ring + (size_t)a->rows->pos[r] % length * channels + from, a->u + r * channels + from,
                count * sizeof *ring);
 }

@@ -46,6 +46,7 @@ static void convolve(const struct st_ngram_inject *a, size_t first, size_t end, 
             size_t back = (size_t)(a->taps - 1 - t) * a->dilation;
             if (back > pos)
                 continue;
+            /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): with one tap, without a ring, back is 0 */
             const float *z = back <= r - first ? a->z + (r - back) * wide : ring + (pos - back) % length * wide;
             const float *tap = a->conv + t * wide;
             for (size_t i = 0; i < count; i++)
