@@ -28,8 +28,12 @@ static bool collect(void *user, const struct strata_event *e)
 static enum strata_result answer(struct answers *a, bool sampled, struct st_draft_result *line, double *seconds,
                                  struct strata_error *err)
 {
-    struct strata_request q = {
-        .ids = a->prompt, .count = a->prompt_count, .max_tokens = a->n, .ignore_eos = true, .event = collect, .user = a};
+    struct strata_request q = {.ids = a->prompt,
+                               .count = a->prompt_count,
+                               .max_tokens = a->n,
+                               .ignore_eos = true,
+                               .event = collect,
+                               .user = a};
     struct strata_stats stats;
     strata_sampling_default(&q.sampling);
     q.sampling.temperature = sampled ? temperature : 0;
@@ -48,8 +52,8 @@ static enum strata_result answer(struct answers *a, bool sampled, struct st_draf
 }
 
 /* The three ways of one kind of text in turns, so that a machine that gets slower meanwhile slows all of them. */
-static enum strata_result measure(struct answers *a, bool sampled, size_t repetitions, size_t ways, struct st_draft_result *out,
-                                  struct strata_error *err)
+static enum strata_result measure(struct answers *a, bool sampled, size_t repetitions, size_t ways,
+                                  struct st_draft_result *out, struct strata_error *err)
 {
     struct strata_session *s = a->h->session;
     struct st_spec *spec = s->spec;
@@ -64,7 +68,11 @@ static enum strata_result measure(struct answers *a, bool sampled, size_t repeti
                 seconds[way] = 0;
             }
             line->text = sampled ? "sampled" : "greedy";
-            snprintf(line->drafts, sizeof line->drafts, way == 0 ? "none" : way == 1 ? "as many as pay" : "always %u", most);
+            snprintf(line->drafts, sizeof line->drafts,
+                     way == 0   ? "none"
+                     : way == 1 ? "as many as pay"
+                                : "always %u",
+                     most);
             s->spec = way ? spec : NULL;
             st_spec_always(spec, ST_GUESS_LAYER, way == 2 ? most : 0);
             r = answer(a, sampled, line, &seconds[way], err);

@@ -14,8 +14,8 @@ struct st_draft_result {
 
 enum { ST_DRAFT_RESULTS = 6, ST_DRAFT_PROMPT_MOST = 512 };
 
-/* Answers the text with n tokens, repetitions times each way and once more to warm up. The engine has drafts. out has room for
- * ST_DRAFT_RESULTS; *count: how many there are. An answer that drafts change is a failure. */
+/* Answers the text with n tokens, repetitions times each way and once more to warm up. The engine has drafts. out has
+ * room for ST_DRAFT_RESULTS; *count: how many there are. An answer that drafts change is a failure. */
 int st_bench_drafts(const struct st_host *h, const char *text, size_t n, size_t repetitions,
                     struct st_draft_result out[ST_DRAFT_RESULTS], size_t *count);
 

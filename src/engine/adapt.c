@@ -8,7 +8,8 @@ enum {
     TRY_GUESSES = 2,
 };
 
-/* Weight of a new measurement. Times that fall are believed sooner, because what disturbs a measurement makes it longer. */
+/* Weight of a new measurement. Times that fall are believed sooner, because what disturbs a measurement makes it
+ * longer. */
 static const double slower = 1.0 / 8, faster = 1.0 / 3, share = 1.0 / 16;
 /* What a row more costs before it was measured, as a share of the pass of one row. Low, so that it is measured. */
 static const double row_cost = 0.08;
@@ -97,7 +98,8 @@ static void measure(double *value, bool *seen, double now)
         *value += (now - *value) * (now < *value ? faster : slower);
 }
 
-void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t checked, size_t right, double guessing, double pass)
+void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t checked, size_t right, double guessing,
+                    double pass)
 {
     measure(&a->pass[guess.count + 1], &a->seen[guess.count + 1], pass);
     if (guess.asked && guess.source == ST_GUESS_LAYER)

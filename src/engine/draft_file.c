@@ -1,5 +1,5 @@
-/* The file of a model's draft layer, found beside the model's: named with "mtp", of the same architecture, with a draft layer, and
- * with the longest beginning of a name in common ("mtp-" and "-mtp" left out). */
+/* The file of a model's draft layer, found beside the model's: named with "mtp", of the same architecture, with a draft
+ * layer, and with the longest beginning of a name in common ("mtp-" and "-mtp" left out). */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <stdio.h>
@@ -17,7 +17,8 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* How long the beginning is that the model's name and the candidate's share. 0: the candidate is not named for a draft layer. */
+/* How long the beginning is that the model's name and the candidate's share. 0: the candidate is not named for a draft
+ * layer. */
 static size_t likeness(const char *model, const char *candidate)
 {
     char plain[NAME_MAX_BYTES];

@@ -22,12 +22,13 @@ struct st_spec {
     st_drafter_fn drafter;
     void *user;
     struct st_guess always;
-    bool layer;             /* the engine has a draft layer */
-    uint32_t from, waiting; /* rows of the draft layer below from are there; residuals from .. from + waiting - 1 wait */
-    float *wide;            /* [WAITING_MAX][wide] */
-    float *window;          /* [ST_HELD_ROWS][wide] of the window that was computed last */
-    float *chain;           /* [wide] the draft layer's own residual */
-    float *logits;          /* [vocabulary] of the draft layer */
+    bool layer; /* the engine has a draft layer */
+    uint32_t from,
+        waiting;   /* rows of the draft layer below from are there; residuals from .. from + waiting - 1 wait */
+    float *wide;   /* [WAITING_MAX][wide] */
+    float *window; /* [ST_HELD_ROWS][wide] of the window that was computed last */
+    float *chain;  /* [wide] the draft layer's own residual */
+    float *logits; /* [vocabulary] of the draft layer */
 };
 
 static double now(void)
@@ -89,8 +90,10 @@ void st_spec_always(struct st_spec *spec, enum st_guess_source source, size_t co
 
 /* ---- rows of the draft layer ---- */
 
-/* Computes the rows that wait and whose next token is in ids; the last of them gives logits and residual if they are wanted. */
-static enum strata_result catch_up(struct strata_session *s, const int32_t *ids, size_t n, bool chain, struct strata_error *err)
+/* Computes the rows that wait and whose next token is in ids; the last of them gives logits and residual if they are
+ * wanted. */
+static enum strata_result catch_up(struct strata_session *s, const int32_t *ids, size_t n, bool chain,
+                                   struct strata_error *err)
 {
     struct st_spec *spec = s->spec;
     size_t wide = s->engine->dims.wide;
@@ -110,8 +113,8 @@ static enum strata_result catch_up(struct strata_session *s, const int32_t *ids,
     return STRATA_OK;
 }
 
-/* Rows from .. to - 1 whose residuals nobody kept, as after a session was restored: zeros instead, which the draft layer's norm
- * leaves at zero. Only the quality of guesses depends on them. */
+/* Rows from .. to - 1 whose residuals nobody kept, as after a session was restored: zeros instead, which the draft
+ * layer's norm leaves at zero. Only the quality of guesses depends on them. */
 static enum strata_result fill_gap(struct strata_session *s, uint32_t to, struct strata_error *err)
 {
     struct st_spec *spec = s->spec;
@@ -196,7 +199,8 @@ static int32_t most_probable(const float *logits, size_t n, double *probability)
         return -1;
     for (size_t i = 0; i < n; i++) {
         float x = logits[i] - logits[best];
-        sum += x > -20.0f ? st_expf(x) : 0; /* what is less takes no part in a sum of up to 2^18 terms that matters here */
+        sum +=
+            x > -20.0f ? st_expf(x) : 0; /* what is less takes no part in a sum of up to 2^18 terms that matters here */
     }
     *probability = sum > 0 ? 1.0 / (double)sum : 0;
     return (int32_t)best;
@@ -274,7 +278,9 @@ static struct match find_match(const struct strata_session *s, int32_t next)
 
 static enum st_guess_source source_of(const struct match *m)
 {
-    return m->length >= MATCH_LONG ? ST_GUESS_TEXT_LONG : m->length >= MATCH_MIDDLE ? ST_GUESS_TEXT_MIDDLE : ST_GUESS_TEXT_SHORT;
+    return m->length >= MATCH_LONG     ? ST_GUESS_TEXT_LONG
+           : m->length >= MATCH_MIDDLE ? ST_GUESS_TEXT_MIDDLE
+                                       : ST_GUESS_TEXT_SHORT;
 }
 
 /* ---- windows ---- */
@@ -317,12 +323,17 @@ enum strata_result st_spec_window(struct strata_session *s, int32_t next, size_t
     struct st_spec *spec = s->spec;
     size_t drafts = spec ? s->engine->options.drafts : 0;
     enum strata_result r = STRATA_OK;
-    *w = (struct st_window){.ids = {next}, .n = 1, .begun = now()};
+    double begun = now();
+    *w = (struct st_window){.ids = {next}, .n = 1};
     drafts = drafts < most - 1 ? drafts : most - 1;
     if (drafts)
         r = guess(s, next, drafts, w, err);
-    w->drafted = now();
-    return r ? r : st_session_window(s, w->ids, w->n, spec ? spec->window : NULL, err);
+    double guessed = now();
+    if (!r)
+        r = st_session_window(s, w->ids, w->n, spec ? spec->window : NULL, err);
+    w->guessing = guessed - begun;
+    w->computing = now() - guessed;
+    return r;
 }
 
 enum strata_result st_spec_commit(struct strata_session *s, const struct st_window *w, size_t keep, bool ended,
@@ -330,10 +341,12 @@ enum strata_result st_spec_commit(struct strata_session *s, const struct st_wind
 {
     struct st_spec *spec = s->spec;
     uint32_t first = s->count;
+    double begun = now();
     enum strata_result r = st_session_commit(s, keep, err);
     if (r || !spec)
         return r;
-    st_adapt_learn(&spec->adapt, w->guess, keep < w->n && !ended ? keep : keep - 1, keep - 1, w->drafted - w->begun,
-                   now() - w->drafted);
+    /* Picking and showing is not part of it: it takes as long for each token, whatever the windows. */
+    st_adapt_learn(&spec->adapt, w->guess, keep < w->n && !ended ? keep : keep - 1, keep - 1, w->guessing,
+                   w->computing + now() - begun);
     return st_spec_follow(s, first, keep, spec->window, s->count, err);
 }

@@ -25,11 +25,16 @@ const char *st_job_model(const struct st_job *job)
 json_t *st_job_timings(const struct st_job *job)
 {
     const struct strata_stats *s = &job->stats;
-    return json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)s->reused_tokens, "prompt_n",
+    json_t *timings = json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)s->reused_tokens, "prompt_n",
                      (json_int_t)s->read_tokens, "prompt_ms", 1e3 * s->read_seconds, "prompt_per_second",
                      s->read_seconds > 0 ? (double)s->read_tokens / s->read_seconds : 0.0, "predicted_n",
                      (json_int_t)job->generated, "predicted_ms", 1e3 * s->generate_seconds, "predicted_per_second",
                      s->generate_seconds > 0 ? (double)job->generated / s->generate_seconds : 0.0);
+    if (timings && s->drafted_tokens) {
+        json_object_set_new(timings, "draft_n", json_integer((json_int_t)s->drafted_tokens));
+        json_object_set_new(timings, "draft_n_accepted", json_integer((json_int_t)s->accepted_tokens));
+    }
+    return timings;
 }
 
 void st_job_write(struct st_job *job, const char *text, size_t size)

@@ -1,5 +1,6 @@
-/* Speculation: a row of a window has the bits that its token would have alone; rows that are taken back leave no trace; and an
- * answer is the same text, whoever guesses and however often it is right: greedy, sampled, with penalties, wherever it ends. */
+/* Speculation: a row of a window has the bits that its token would have alone; rows that are taken back leave no trace;
+ * and an answer is the same text, whoever guesses and however often it is right: greedy, sampled, with penalties,
+ * wherever it ends. */
 #include "test.h"
 
 #include <sys/stat.h>
@@ -8,7 +9,7 @@
 #include "fixture.h"
 #include "model/convert.h"
 
-enum { PROMPT = 70, ANSWER = 48, CONTEXT = 256 };
+enum { PROMPT = 70, ANSWER = 32, CONTEXT = 256 };
 
 static struct {
     struct strata_model *tiny, *demo;
@@ -19,7 +20,8 @@ static struct {
 
 static const char *expert_cache; /* of engines that are opened */
 
-static struct strata_engine *open_engine(const struct strata_model *m, const char *devices, const char *mtp, uint32_t drafts)
+static struct strata_engine *open_engine(const struct strata_model *m, const char *devices, const char *mtp,
+                                         uint32_t drafts)
 {
     struct strata_error err;
     struct strata_engine *e;
@@ -62,7 +64,7 @@ static void one_by_one(struct strata_session *s, size_t from, size_t n, float *l
 
 static void windows_keep_what_they_are_told(const char *devices)
 {
-    enum { TURNS = 16, AFTER = 3 };
+    enum { TURNS = 12, AFTER = 3 };
     struct strata_error err;
     struct strata_engine *e = open_engine(f.tiny, devices, NULL, 7);
     struct strata_session *plain = open_session(e), *s = open_session(e);
@@ -224,7 +226,8 @@ struct drafter {
 static size_t draft(void *user, const struct strata_session *s, int32_t next, size_t most, int32_t *out)
 {
     const struct drafter *d = user;
-    size_t behind = s->count + 1 - f.count, n = d->each < most ? d->each : most; /* tokens of the answer that are known */
+    size_t behind = s->count + 1 - f.count,
+           n = d->each < most ? d->each : most; /* tokens of the answer that are known */
     assert_int_equal(next, d->know->ids[behind - 1]);
     for (size_t i = 0; i < n; i++) {
         int32_t id = behind + i < d->know->count ? d->know->ids[behind + i] : 0;
@@ -233,11 +236,15 @@ static size_t draft(void *user, const struct strata_session *s, int32_t next, si
     return n;
 }
 
-static const struct drafter drafters[] = {
-    {.right = 7, .each = 7}, {.right = 0, .each = 7}, {.right = 2, .each = 5}, {.right = 1, .each = 2}, {.right = 0, .each = 0}};
+static const struct drafter drafters[] = {{.right = 7, .each = 7},
+                                          {.right = 0, .each = 7},
+                                          {.right = 2, .each = 5},
+                                          {.right = 1, .each = 2},
+                                          {.right = 0, .each = 0}};
 enum { DRAFTERS = sizeof drafters / sizeof *drafters };
 
-static void answers_do_not_depend_on_guesses(const char *devices, int from, int to)
+/* Kinds from .. to - 1, with drafters first .. last. */
+static void answers_do_not_depend_on_guesses(const char *devices, int from, int to, int first, int last)
 {
     struct strata_engine *e = open_engine(f.demo, devices, NULL, 7);
     for (int kind = from; kind < to; kind++) {
@@ -250,7 +257,7 @@ static void answers_do_not_depend_on_guesses(const char *devices, int from, int 
         assert_int_equal(want.count, ANSWER);
         assert_int_equal(want.stats.passes, ANSWER - 1);
         assert_int_equal(want.stats.drafted_tokens, 0);
-        for (int i = 0; i < DRAFTERS; i++) {
+        for (int i = first; i <= last; i++) {
             struct drafter d = drafters[i];
             struct answer got = {0};
             d.know = &want;
@@ -275,7 +282,7 @@ static void answers_do_not_depend_on_guesses(const char *devices, int from, int 
 static void answers_are_the_same_with_right_wrong_and_mixed_guesses(void **state)
 {
     (void)state;
-    answers_do_not_depend_on_guesses("cpu", 0, KINDS);
+    answers_do_not_depend_on_guesses("cpu", 0, KINDS, 0, DRAFTERS - 1);
 }
 
 static void answers_end_where_they_would_without_guesses(void **state)
@@ -367,7 +374,7 @@ static void the_draft_layer_changes_no_answer(void **state)
 static void answers_are_the_same_on_devices(void **state)
 {
     (void)state;
-    answers_do_not_depend_on_guesses("sim:gfx1100:8G", 1, 2);
+    answers_do_not_depend_on_guesses("sim:gfx1100:8G", 1, 2, 2, 2); /* two of five are right */
     answers_do_not_depend_on_the_draft_layer("sim:sm_89:8G,sim:gfx90a:8G", 1, 2);
 }
 
@@ -439,7 +446,8 @@ static void the_draft_file_is_found_beside_the_model_or_its_absence_is_said(void
     assert_int_equal(st_find_draft_file(m, &path, &err), STRATA_E_IO);
     assert_non_null(strstr(err.text, "m.gguf: no file with a draft layer"));
     struct strata_engine *e;
-    assert_int_equal(strata_engine_create(m, &(struct strata_engine_options){.mtp_path = "auto"}, &e, &err), STRATA_E_IO);
+    assert_int_equal(strata_engine_create(m, &(struct strata_engine_options){.mtp_path = "auto"}, &e, &err),
+                     STRATA_E_IO);
     strata_model_free(m);
     unlink(copy);
     rmdir(alone);
