@@ -364,6 +364,12 @@ static int bench(struct bench_args *a)
         status = run_drafts(&b, other);
     if (!status && a->session)
         status = st_bench_session(&b.h, b.ids, deepest ? deepest : longest, a->session);
+    for (int k = 0; !status && k < b.h.engine->n_stages; k++)
+        if (b.h.engine->plan.stage[k].cached) {
+            char line[400];
+            st_device_experts_report(b.h.engine->stages[k], line, sizeof line);
+            fprintf(stderr, "%s\n", line);
+        }
     if (!status && a->format == FORMAT_JSON)
         status = st_print_json(json_incref(b.results));
     json_decref(b.results);

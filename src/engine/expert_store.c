@@ -11,7 +11,7 @@
 
 enum { SECTION_ALIGN = 16, SLOT_ALIGN = 256, VERSION = 1, PROFILE_ROWS = 4096, PROFILE_EXPERTS = 65536 };
 
-static const float DECAY = 0.7f, WANTED = 1.5f;
+static const float DECAY = 0.7f, WANTED = 1.5f, FORGOTTEN = 0.01f;
 
 /* ---- the set ---- */
 
@@ -351,33 +351,57 @@ static uint32_t match(const struct st_expert_store *s, const struct candidate *i
     return n;
 }
 
+/* The first layer whose slots have the size of the layer's. */
+static uint32_t first_of_size(const struct st_expert_set *set, uint32_t layer)
+{
+    uint32_t k = 0;
+    while (set->layer[k].slot != set->layer[layer].slot)
+        k++;
+    return k;
+}
+
+/* Experts in slots that may have to leave. Of a size of which enough were never wanted, only such ones: sorting thousands would take
+ * longer than the copies. */
+static size_t list_held(const struct st_expert_store *s, struct candidate *held, uint32_t *unwanted)
+{
+    size_t n = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t l = 0; l < s->set.count; l++) {
+            uint32_t *count = &unwanted[first_of_size(&s->set, l)];
+            for (uint32_t e = 0; e < s->set.experts && *count < ST_EXPERT_SWAPS; e++) {
+                size_t i = (size_t)l * s->set.experts + e;
+                if (s->slot_of[i] == ST_NO_SLOT || (s->count[i] > 0) != (pass > 0))
+                    continue;
+                held[n++] = (struct candidate){(double)s->count[i], l, e};
+                *count += pass == 0;
+            }
+        }
+    return n;
+}
+
 uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap out[ST_EXPERT_SWAPS])
 {
     size_t n = (size_t)s->set.count * s->set.experts, n_in = 0, n_held = 0;
     struct candidate *in = malloc((n + 1) * sizeof *in), *held = malloc((n + 1) * sizeof *held);
-    uint32_t swaps = 0;
-    for (size_t i = 0; i < n && in && held; i++) {
-        struct candidate c = {(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
-        if (s->slot_of[i] != ST_NO_SLOT)
-            held[n_held++] = c;
-        else if (c.count > 0)
-            in[n_in++] = c;
-    }
+    uint32_t swaps = 0, *unwanted = calloc(s->set.count + 1ull, sizeof *unwanted);
+    for (size_t i = 0; i < n && in; i++)
+        if (s->slot_of[i] == ST_NO_SLOT && s->count[i] > 0)
+            in[n_in++] = (struct candidate){(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
+    if (held && unwanted)
+        n_held = list_held(s, held, unwanted);
     if (in && held) {
         qsort(in, n_in, sizeof *in, by_count);
         qsort(held, n_held, sizeof *held, by_count);
     }
     for (uint32_t l = 0; l < s->set.count && in && held; l++) {
-        bool first = true; /* of the layers of its size */
-        for (uint32_t k = 0; k < l; k++)
-            first = first && s->set.layer[k].slot != s->set.layer[l].slot;
-        if (first)
+        if (first_of_size(&s->set, l) == l)
             swaps += match(s, in, n_in, held, n_held, s->set.layer[l].slot, out + swaps, ST_EXPERT_SWAPS - swaps);
     }
     free(in);
     free(held);
+    free(unwanted);
     for (size_t i = 0; i < n; i++)
-        s->count[i] *= DECAY;
+        s->count[i] = s->count[i] < FORGOTTEN ? 0 : DECAY * s->count[i];
     s->windows = 0;
     return swaps;
 }

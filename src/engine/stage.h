@@ -121,6 +121,8 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
 /* What such a stage would take of that device: the sizes that st_stage_device_open allocates. */
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
                                         struct st_stage_size *out, struct strata_error *err);
+/* Where the experts that windows chose were and how long that took, a line; of stages whose plan says cached. */
+void st_device_experts_report(const struct st_stage *s, char *out, size_t size);
 /* Marks the kernels that a stage of these layers needs on that device. model: all layers, weights in the file. */
 enum strata_result st_stage_device_needs(const struct st_stage_config *c, const struct st_device_info *info, bool *needed,
                                          struct strata_error *err);

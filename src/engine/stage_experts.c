@@ -133,6 +133,8 @@ static void run_measured(struct st_device_experts *e, struct host_run *run, uint
     uint64_t sleeps = st_team_sleeps(e->team);
     st_team_run_on(e->team, st_pace_workers(&e->pace), run_experts, run);
     double seconds = now() - start, rate = seconds > 0 ? (double)bytes / seconds : 0;
+    e->computed += seconds;
+    e->cpu_bytes += bytes;
     st_pace_report(&e->pace, seconds / (double)bytes, st_team_sleeps(e->team) - sleeps);
     e->cpu_rate = e->cpu_rate > 0 ? 0.9 * e->cpu_rate + 0.1 * rate : rate;
 }
@@ -268,6 +270,8 @@ static uint32_t link_share(const struct device_stage *d, uint64_t slot, uint32_t
     const struct st_measured *m = &d->dev->measured;
     double best = (double)missing * (double)slot / (e->cpu_rate > 0 ? e->cpu_rate : 1), start = LATE_LAUNCHES * m->launch_us * 1e-6;
     uint32_t share = 0, most = in_arena < ST_RING_EXPERTS ? in_arena : ST_RING_EXPERTS;
+    if (missing > 2 && most == missing)
+        most--; /* one stays with the CPU, whose rate would otherwise never be measured again */
     for (uint32_t n = 1; n <= most && e->cpu_rate > 0 && m->in_rate > 0; n++) {
         double cpu = (double)(missing - n) * (double)slot / e->cpu_rate, link = start + (double)n * (double)slot / m->in_rate;
         double t = cpu > link ? cpu : link;
@@ -389,7 +393,10 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     const struct st_experts *a = &c->u.experts;
     struct st_device_experts *e = d->experts;
     int32_t n = *a->n, entries = n * (int32_t)a->used, rows = 0, number;
+    double start = now();
     enum strata_result r = st_wait_event(d->dev, e->routed, err);
+    e->waited += now() - start;
+    e->steps++;
     if (r)
         return st_fail_in(err, r, "router of layer %d", c->layer);
     r = group_entries(e, c->layer, entries, err);
@@ -417,6 +424,19 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
 }
 
 /* ---- windows ---- */
+
+void st_device_experts_report(const struct st_stage *stage, char *out, size_t size)
+{
+    const struct device_stage *d = (const struct device_stage *)stage;
+    const struct st_device_experts *e = d->experts;
+    double asked = d->store.asked ? (double)d->store.asked : 1, steps = e->steps ? (double)e->steps : 1;
+    snprintf(out, size,
+             "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s), %.1f %% brought over the "
+             "link, %.1f %% computed by a helper; a layer waited %.1f us for its router and %.1f us for the CPU",
+             stage->name, 100 * (double)d->store.hit / asked, 100 * (double)e->by_cpu / asked,
+             e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0, 100 * (double)e->over_link / asked,
+             100 * (double)e->by_helper / asked, e->waited / steps * 1e6, e->computed / steps * 1e6);
+}
 
 /* A stretch of a window between two steps of the host. */
 struct stretch {

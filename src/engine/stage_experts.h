@@ -53,6 +53,8 @@ struct st_device_experts {
     struct st_pace pace;
     struct st_helper *helper; /* or NULL */
     bool helper_lost;
+    double waited, computed;    /* seconds of windows: for routers, of the CPU's experts */
+    uint64_t cpu_bytes, steps;  /* of experts that the CPU computed in them; layers that waited for the host */
     double cpu_rate;  /* bytes of experts per second that the CPU computes in windows, as measured; 0: not yet */
     uint64_t over_link, by_cpu, by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
     struct st_expert_host *host;

@@ -309,6 +309,9 @@ static void what_a_text_chooses_comes_to_the_slots(void **state)
     print_message("# hits: %.2f of the first hundred tokens' choices, %.2f of the next\n", (double)hit[0] / (double)asked[0],
                   (double)hit[1] / (double)asked[1]);
     assert_true(hit[1] * asked[0] > hit[0] * asked[1]);
+    char line[400];
+    st_device_experts_report(e->stages[0], line, sizeof line);
+    assert_non_null(strstr(line, "sim:0: of the experts that windows chose"));
     strata_session_free(s);
     strata_engine_free(e);
 }
@@ -442,6 +445,8 @@ static void a_file_that_shortens_fails_the_request_and_not_the_engine(void **sta
     assert_int_equal(fwrite(data, 1, size, f), size);
     fclose(f);
     free(data);
+    /* A file that disappears from its folder is still read. */
+    assert_int_equal(unlink(path), 0);
     strata_session_reset(s);
     assert_ok(strata_session_eval(s, ids, 40, false, got, &err), &err);
     assert_memory_equal(got, want, sizeof want);
