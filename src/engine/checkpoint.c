@@ -134,6 +134,14 @@ static void thin(struct strata_session *s)
     drop_at(s, least);
 }
 
+bool st_checkpoint_thin(struct strata_session *s, int least)
+{
+    if (s->points <= least)
+        return false;
+    thin(s);
+    return true;
+}
+
 /* A place for one more: parked conversations make room first, then the session's others. NULL: that is not enough. */
 static struct st_checkpoint *make(struct strata_session *s, uint32_t tokens, int32_t next_axis)
 {

@@ -51,6 +51,9 @@ uint32_t st_session_reach(const struct strata_session *s, uint32_t most);
 /* Frees the checkpoints behind tokens tokens. */
 void st_checkpoints_drop(struct strata_session *s, uint32_t tokens);
 
+/* Gives up one of the session's checkpoints, the one that is missed least, if it has more than least. */
+bool st_checkpoint_thin(struct strata_session *s, int least);
+
 /* One more user of a checkpoint, and one less. */
 struct st_checkpoint *st_checkpoint_share(struct st_checkpoint *c);
 void st_checkpoint_release(struct strata_engine *e, struct st_checkpoint *c);

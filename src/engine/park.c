@@ -16,7 +16,11 @@
 #include "engine/session_file.h"
 #include "engine/speculate.h"
 
-enum { ALL = ST_STATE_FIXED | ST_STATE_GROWING, MANY_TOKENS = 1024 };
+enum {
+    ALL = ST_STATE_FIXED | ST_STATE_GROWING,
+    MANY_TOKENS = 1024,
+    FEW_POINTS = 3, /* checkpoints that a conversation keeps when memory is short: the first and the last two */
+};
 
 /* A conversation, in memory (state) or in a file (path). */
 struct parked {
@@ -372,11 +376,13 @@ static void discard_superseded(struct strata_engine *e)
 }
 
 /* The conversation's state in memory. */
-static enum strata_result copy_state(struct strata_session *s, struct parked *p, struct strata_error *err)
+static enum strata_result copy_state(struct strata_session *s, struct parked *p, bool may_thin,
+                                     struct strata_error *err)
 {
     struct strata_engine *e = s->engine;
     p->state_bytes = st_state_bytes(e, ALL, s->count);
-    while (!(p->state = st_keep_take(e, p->state_bytes)) && st_park_make_room(e))
+    while (!(p->state = st_keep_take(e, p->state_bytes)) &&
+           ((may_thin && st_checkpoint_thin(s, FEW_POINTS)) || st_park_make_room(e)))
         ;
     if (!p->state)
         return STRATA_OK;
@@ -388,8 +394,8 @@ static enum strata_result copy_state(struct strata_session *s, struct parked *p,
     return r;
 }
 
-/* in_file: also where it would find room in memory. */
-static enum strata_result put(struct strata_session *s, bool in_file, struct strata_error *err)
+/* in_file: also where it would find room in memory. may_thin: some of the session's checkpoints may go to make room. */
+static enum strata_result put(struct strata_session *s, bool in_file, bool may_thin, struct strata_error *err)
 {
     struct strata_engine *e = s->engine;
     struct st_park *park = e->park;
@@ -403,11 +409,11 @@ static enum strata_result put(struct strata_session *s, bool in_file, struct str
         return r;
     memcpy(p->ids, s->ids, s->count * sizeof *s->ids);
     p->next_axis = s->next_axis;
+    if (!in_file || !park->dir)
+        r = copy_state(s, p, may_thin, err);
     p->points = s->points;
     for (int i = 0; i < s->points; i++)
         p->where[i] = (struct st_session_point){s->point[i]->tokens, s->point[i]->next_axis};
-    if (!in_file || !park->dir)
-        r = copy_state(s, p, err);
     struct st_session_source source = st_session_source(s);
     if (!r && !p->state && (!park->dir || write_file(e, p, &source, NULL))) {
         park->dropped++;
@@ -425,7 +431,7 @@ static enum strata_result put(struct strata_session *s, bool in_file, struct str
 
 enum strata_result st_park_put(struct strata_session *s, struct strata_error *err)
 {
-    return put(s, true, err);
+    return put(s, true, false, err);
 }
 
 enum strata_result strata_engine_keep(struct strata_engine *e, struct strata_error *err)
@@ -521,12 +527,12 @@ enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, 
     enum strata_result r = st_session_ready(s, err);
     if (r)
         return r;
-    uint32_t own = own_reach(s, ids, count);
+    uint32_t own = own_reach(s, ids, count), first = s->points ? s->point[0]->tokens : 0;
     struct parked *best = best_of(e, ids, count, own);
     if (best)
         detach(e->park, best); /* parking another one must not cost it its place */
     if (own < s->count && worth_parking(s, best ? 0 : own))
-        r = put(s, false, err);
+        r = put(s, false, best || own <= first, err); /* the one that it goes back to stays */
     bool taken = false;
     if (best && !r)
         r = take(s, best, &taken, err);
