@@ -22,7 +22,8 @@ static enum strata_result io_error(struct strata_error *err, const char *what, c
 
 static enum strata_result open_regular(const char *path, int *fd, uint64_t *size, struct strata_error *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* not waiting for the other end of a pipe, which is refused below */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
         return io_error(err, "cannot open", path);
     struct stat st;
@@ -105,6 +106,9 @@ enum strata_result st_read_file(const char *path, uint64_t limit, char **out, si
     return STRATA_OK;
 }
 
+/* Between an output's name and six characters of chance: nobody else's files are called so. */
+#define TEMP_MARK ".strata-part."
+
 /* A temporary file that is locked as long as it is written: st_out_sweep takes those that are not. */
 static int open_temp(char *temp, size_t length)
 {
@@ -121,15 +125,22 @@ static int open_temp(char *temp, size_t length)
 enum strata_result st_out_open(const char *path, struct st_out *out, struct strata_error *err)
 {
     *out = (struct st_out){.fd = -1, .mode = 0644};
-    size_t n = strlen(path);
-    out->path = strdup(path);
+    struct stat st;
+    if (!*path)
+        return st_fail(err, STRATA_E_IO, "an output file without a name");
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return st_fail(err, STRATA_E_IO, "%s: exists and is not a regular file", path);
+    out->path = realpath(path, NULL); /* what a link points to is replaced, not the link */
+    if (!out->path)
+        out->path = strdup(path);
+    size_t n = out->path ? strlen(out->path) : 0;
     out->temp = malloc(n + 32);
     out->buffer = malloc(OUT_BUFFER);
     if (!out->path || !out->temp || !out->buffer) {
         st_out_abort(out);
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for an output file", path);
     }
-    snprintf(out->temp, n + 32, "%s.part.XXXXXX", path);
+    snprintf(out->temp, n + 32, "%s" TEMP_MARK "XXXXXX", out->path);
     out->fd = open_temp(out->temp, strlen(out->temp));
     if (out->fd < 0) {
         enum strata_result r = io_error(err, "cannot create", out->temp);
@@ -243,7 +254,8 @@ void st_out_sweep(const char *path)
     if (!d && folder >= 0)
         close(folder);
     for (struct dirent *e; d && (e = readdir(d));) {
-        if (strncmp(e->d_name, name, n) || strncmp(e->d_name + n, ".part.", 6) || strlen(e->d_name) != n + 12)
+        if (strncmp(e->d_name, name, n) || strncmp(e->d_name + n, TEMP_MARK, sizeof TEMP_MARK - 1) ||
+            strlen(e->d_name) != n + sizeof TEMP_MARK - 1 + 6)
             continue;
         int fd = openat(folder, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB))

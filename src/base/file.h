@@ -28,6 +28,7 @@ struct st_out {
     size_t used;
 };
 
+/* STRATA_E_IO when something that is no regular file stands there. Of a symbolic link the file is replaced that it points to. */
 enum strata_result st_out_open(const char *path, struct st_out *out, struct strata_error *err);
 enum strata_result st_out_write(struct st_out *out, const void *data, size_t size, struct strata_error *err);
 /* Leaves a hole of size zero bytes. */

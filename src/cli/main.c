@@ -13,6 +13,14 @@ struct command {
     const char *summary;
 };
 
+/* The status of a command whose output may still be in a buffer. */
+static int finish(int status)
+{
+    if ((fflush(stdout) || ferror(stdout)) && status == ST_EXIT_OK)
+        return st_user_error("standard output: cannot write");
+    return status;
+}
+
 /* The last entry ends the list. */
 static const struct command commands[] = {
     {"run", st_cmd_run, "answer one prompt"},
@@ -55,15 +63,15 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help();
-        return ST_EXIT_OK;
+        return finish(ST_EXIT_OK);
     }
     if (strcmp(name, "--version") == 0) {
         printf("strata %s (%s)\n", strata_version(), strata_build());
-        return ST_EXIT_OK;
+        return finish(ST_EXIT_OK);
     }
     for (const struct command *c = commands; c->name; c++)
         if (strcmp(name, c->name) == 0)
-            return c->run(argc - 1, argv + 1);
+            return finish(c->run(argc - 1, argv + 1));
     const char *near = st_nearest(name, commands, ST_COUNT(commands), sizeof *commands);
     if (near)
         return st_user_error("unknown command \"%s\"; did you mean \"%s\"?", name, near);

@@ -13,13 +13,17 @@ enum { VERSION = 1, SHOWN = 60 };
 int st_state_load(const struct st_host *h, const char *path)
 {
     struct strata_error err;
+    struct st_out out;
+    if (st_out_open(path, &out, &err)) /* before an answer is computed that could not be kept */
+        return st_report(&err);
+    st_out_abort(&out);
     if (access(path, F_OK))
         return ST_EXIT_OK;
     enum strata_result r = strata_session_restore(h->session, path, &err);
     if (!r)
         return ST_EXIT_OK;
     int status = st_report(&err);
-    if (r == STRATA_E_DEVICE)
+    if (r == STRATA_E_DEVICE || r == STRATA_E_IO || r == STRATA_E_ARGUMENT) /* the last: somebody else's file, which stays */
         return status;
     fputs("strata: everything is read anew\n", stderr);
     return ST_EXIT_OK;

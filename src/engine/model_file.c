@@ -255,6 +255,9 @@ enum strata_result strata_detokenize(const struct strata_model *m, const int32_t
         return no_tokenizer(m, err);
     size_t total = 0;
     for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (size_t)ids[i] >= st_tokenizer_count(m->tokenizer))
+            return st_fail(err, STRATA_E_ARGUMENT, "token id %d: the vocabulary has %zu", ids[i], st_tokenizer_count(m->tokenizer));
+    for (size_t i = 0; i < count; i++)
         total += st_tokenizer_bytes(m->tokenizer, ids[i], special).size;
     char *p = malloc(total + 1);
     if (!p)

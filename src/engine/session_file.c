@@ -238,7 +238,7 @@ enum strata_result st_session_peek(const uint8_t *data, uint64_t size, const cha
 {
     struct st_session_view v = {.shapes = NULL};
     if (size < sizeof v.h + TAIL || memcmp(data, begin_mark, sizeof begin_mark))
-        return st_fail(err, STRATA_E_FORMAT, "%s: not a session file", name);
+        return st_fail(err, STRATA_E_ARGUMENT, "%s: not a session file", name);
     memcpy(&v.h, data, sizeof v.h);
     if (v.h.version != VERSION)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: session file version %u, not %d", name, v.h.version, VERSION);

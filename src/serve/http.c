@@ -454,12 +454,13 @@ enum strata_result st_http_create(struct event_base *base, const struct st_http_
                                                  EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_PATCH);
     evhttp_set_bevcb(http->evhttp, new_connection, http);
     evhttp_set_gencb(http->evhttp, on_request, http);
+    EVUTIL_SET_SOCKET_ERROR(0); /* names that cannot be resolved leave it as it was */
     http->bound = evhttp_bind_socket_with_handle(http->evhttp, options->host, (ev_uint16_t)options->port);
     if (!http->bound) {
         int code = EVUTIL_SOCKET_ERROR();
         st_http_free(http);
         return st_fail(err, STRATA_E_IO, "address %s port %d: %s", options->host, options->port,
-                       evutil_socket_error_to_string(code));
+                       code ? evutil_socket_error_to_string(code) : "cannot be resolved");
     }
     struct sockaddr_storage address;
     socklen_t length = sizeof address;

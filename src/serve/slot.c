@@ -21,7 +21,7 @@ bool st_slot_read_action(struct st_call *call, const char *query, struct st_api_
 static bool plain_name(const char *name)
 {
     size_t n = strlen(name);
-    return n && n < ST_SLOT_FILE && name[0] != '.' &&
+    return n && n < ST_SLOT_FILE && name[0] != '.' && !strstr(name, ".strata-part.") &&
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
 }
 
@@ -46,7 +46,7 @@ void st_job_slot(struct st_job *job, struct st_backend *b)
     enum strata_result r = b->ops->slot(b, job->call.slot_action, job->call.slot_file, &job->slot, &missing, &err);
     job->slot_seconds = st_now() - start;
     if (r != STRATA_OK) {
-        bool client = missing || r == STRATA_E_FORMAT || r == STRATA_E_MODEL || r == STRATA_E_UNSUPPORTED || r == STRATA_E_LIMIT;
+        bool client = missing || r == STRATA_E_FORMAT || r == STRATA_E_ARGUMENT || r == STRATA_E_MODEL || r == STRATA_E_UNSUPPORTED || r == STRATA_E_LIMIT;
         job->failed = true;
         st_refuse(&job->error, missing ? 404 : client ? 400 : 500, NULL, client ? "filename" : NULL, "%s", err.text);
     }

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -357,8 +358,6 @@ def a_session_file_saves_reading_and_changes_no_answer():
     assert code == 0 and out == plain and b"damaged or incomplete" in err and reused(err) == [0], err
     code, out, err = strata(*call, "--session", path)
     assert code == 0 and out == plain and reused(err)[0] >= 20, err
-    code, out, err = strata(*call, "--session", "/nonexistent/x")
-    assert code == 1 and out == plain and b"/nonexistent/x" in err, err
     os.unlink(path)
 
 
@@ -468,6 +467,37 @@ def a_full_disk_leaves_no_half_written_file():
         raise Skip("no /dev/full")
     code, _, err = run("/bin/sh", "-c", f'exec "{STRATA}" tokenize -m "{MODEL}" -p hello > /dev/full')
     assert code == 1 and err.count(b"\n") == 1, err
+
+
+@test
+def files_of_other_kinds_are_not_replaced_by_a_session():
+    path = file("diary.txt", b"dear diary")
+    call = ["run", "-m", MODEL, "-p", "hi", "-n", "2", "--session"]
+    refused(1, [*call, path], "not a session file")
+    with open(path, "rb") as f:
+        assert f.read() == b"dear diary"
+    refused(1, [*call, "/dev/full"], "/dev/full", "not a regular file")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    refused(1, [*call, "/nonexistent/x"], "/nonexistent/x")
+    refused(1, [*call, ""], "without a name")
+    pipe = os.path.join(FOLDER.name, "pipe")
+    os.mkfifo(pipe)
+    refused(1, [*call, pipe], "not a regular file")
+    refused(1, ["inspect", pipe], "not a regular file")
+    os.remove(pipe)
+
+
+@test
+def output_that_cannot_be_written_is_an_error():
+    for call in (["inspect", MODEL], ["plan", "-m", MODEL], ["--help"], ["--version"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([STRATA, *call], stdout=full, stderr=subprocess.PIPE, env={**os.environ, "STRATA_DEVICE": "cpu"})
+        assert done.returncode == 1 and b"standard output" in done.stderr, (call, done)
+
+
+@test
+def token_ids_outside_the_vocabulary_are_refused():
+    refused(1, ["tokenize", "-m", MODEL, "--ids", file("ids.txt", b"99999999")], "99999999", "vocabulary")
 
 
 main()

@@ -173,7 +173,7 @@ static size_t leftovers(void)
     DIR *d = opendir(work);
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));)
-        n += strstr(e->d_name, ".part.") != NULL;
+        n += strstr(e->d_name, ".strata-part.") != NULL;
     closedir(d);
     return n;
 }
