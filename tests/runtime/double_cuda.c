@@ -42,6 +42,12 @@ API(DeviceGetName, char *name, int length, int device)
     return 0;
 }
 
+/* Local memory that a group may have (CUDA's programming guide, compute capabilities). */
+static int local_bytes(int capability)
+{
+    return capability == 90 ? 227 * 1024 : capability == 80 ? 163 * 1024 : 64 * 1024;
+}
+
 API(DeviceGetAttribute, int *value, int attribute, int device)
 {
     int capability = 90;
@@ -53,7 +59,7 @@ API(DeviceGetAttribute, int *value, int attribute, int device)
     case 19: *value = 1; return 0;
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
-    case 97: *value = LOCAL; return 0;
+    case 97: *value = local_bytes(capability); return 0;
     case 122: *value = 1; return 0;
     default: return 1;
     }
