@@ -29,8 +29,8 @@ static void print_mib(bool there, uint64_t bytes)
 
 static void print_devices(const struct st_plan *plan)
 {
-    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "slots", "KV",
-           "recurrent", "buffers", "experts", "rows", "scratch", "total", "available", "reserve", "taken");
+    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "slots",
+           "KV", "recurrent", "buffers", "experts", "rows", "scratch", "total", "available", "reserve", "taken");
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         const struct st_stage_size *z = &s->size;
@@ -55,10 +55,11 @@ static void print_devices(const struct st_plan *plan)
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         if (s->cached)
-            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token misses %.1f MiB, "
+            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token "
+                   "misses %.1f MiB, "
                    "which the CPU reads at %.1f GB/s\n",
-                   s->name, (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20), 100 * s->size.hit,
-                   (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->miss_rate * 1e-9);
+                   s->name, (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20),
+                   100 * s->size.hit, (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->miss_rate * 1e-9);
     }
 }
 
@@ -66,13 +67,13 @@ static void print_host(const struct st_plan *plan)
 {
     const struct st_plan_host *h = &plan->host;
     char a[11][16];
-    printf("host memory: %s MiB = page-locked %s (of it between stages %s) + KV of CPU stages %s + their recurrent state %s, "
+    printf("host memory: %s MiB = page-locked %s (of it between stages %s) + KV of CPU stages %s + their recurrent "
+           "state %s, "
            "buffers and workers %s + "
            "passes %s + kept states %s + experts %s + beside them %s",
            mib(h->total, a[0]), mib(h->locked, a[1]), mib(h->hand_off, a[7]), mib(h->kv, a[2]),
            mib(h->state - h->kv, a[3]), mib(h->buffers + h->workers, a[4]), mib(h->passes, a[5]), mib(h->kept, a[10]),
-           mib(h->arena, a[8]),
-           mib(h->experts, a[9]));
+           mib(h->arena, a[8]), mib(h->experts, a[9]));
     if (h->limit)
         printf(", of %s", mib(h->limit, a[6]));
     printf("; mapped file %s MiB, of it experts that are nowhere else %s\n", mib(h->file, a[6]), mib(h->in_file, a[8]));
@@ -87,8 +88,7 @@ static void print_time(const struct st_plan *plan)
         const struct st_plan_time *t = &s->time;
         printf("%-10s %9.3f %9.3f %9.3f %9.3f %9.3f    %.1f MiB at %.1f GB/s, %llu %s of %.2f us", s->name,
                (t->memory + t->misses + t->launch + t->link) * 1e3, t->memory * 1e3, t->misses * 1e3, t->launch * 1e3,
-               t->link * 1e3,
-               s->size.read / (1 << 20), s->memory_rate * 1e-9, (unsigned long long)s->size.launches,
+               t->link * 1e3, s->size.read / (1 << 20), s->memory_rate * 1e-9, (unsigned long long)s->size.launches,
                s->found < 0 ? "commands" : "launches", s->launch_seconds * 1e6);
         if (s->link_rate > 0)
             printf(", link %.1f GB/s", s->link_rate * 1e-9);
@@ -116,20 +116,21 @@ static json_t *stage_json(const struct st_plan_stage *s)
     const struct st_stage_size *z = &s->size;
     const struct st_plan_time *t = &s->time;
     json_t *out = json_pack(
-        "{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch, "first_layer",
-        (int)s->first, "last_layer", (int)s->end - 1, "weights", (json_int_t)z->weights, "kv", (json_int_t)z->kv,
-        "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers, "rows", (json_int_t)z->rows,
-        "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total, "page_locked", (json_int_t)z->locked, "slots",
-        (json_int_t)z->slots, "experts", (json_int_t)z->experts);
-    json_t *time =
-        json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "memory_seconds", t->memory, "miss_seconds", t->misses, "launch_seconds", t->launch,
-                  "link_seconds", t->link, "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches,
-                  "memory_rate", s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate);
+        "{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch,
+        "first_layer", (int)s->first, "last_layer", (int)s->end - 1, "weights", (json_int_t)z->weights, "kv",
+        (json_int_t)z->kv, "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers, "rows",
+        (json_int_t)z->rows, "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total, "page_locked",
+        (json_int_t)z->locked, "slots", (json_int_t)z->slots, "experts", (json_int_t)z->experts);
+    json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "memory_seconds", t->memory,
+                             "miss_seconds", t->misses, "launch_seconds", t->launch, "link_seconds", t->link,
+                             "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches, "memory_rate",
+                             s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate);
     json_object_set_new(out, "token", time);
     if (s->cached)
         json_object_set_new(out, "expert_cache",
-                            json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "all", (json_int_t)z->all_experts, "slots", (json_int_t)z->slots,
-                                      "hit", z->hit, "miss_rate", s->miss_rate, "arena", (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
+                            json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "all", (json_int_t)z->all_experts, "slots",
+                                      (json_int_t)z->slots, "hit", z->hit, "miss_rate", s->miss_rate, "arena",
+                                      (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
     if (s->found >= 0)
         json_object_set_new(out, "memory",
                             json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken",
@@ -157,12 +158,12 @@ static json_t *plan_json(const struct strata_engine *e)
     for (int k = 0; k < plan->n_stages; k++)
         json_array_append_new(stages, stage_json(&plan->stage[k]));
     st_plan_decides(plan, decides, sizeof decides);
-    json_t *host =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
-                  (json_int_t)h->locked, "between_stages", (json_int_t)h->hand_off, "kv", (json_int_t)h->kv,
-                  "recurrent", (json_int_t)(h->state - h->kv), "buffers", (json_int_t)h->buffers, "workers",
-                  (json_int_t)h->workers, "passes", (json_int_t)h->passes, "kept", (json_int_t)h->kept, "total", (json_int_t)h->total, "expert_arena",
-                  (json_int_t)h->arena, "expert_work", (json_int_t)h->experts, "experts_in_file", (json_int_t)h->in_file);
+    json_t *host = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "file", (json_int_t)h->file, "page_locked",
+        (json_int_t)h->locked, "between_stages", (json_int_t)h->hand_off, "kv", (json_int_t)h->kv, "recurrent",
+        (json_int_t)(h->state - h->kv), "buffers", (json_int_t)h->buffers, "workers", (json_int_t)h->workers, "passes",
+        (json_int_t)h->passes, "kept", (json_int_t)h->kept, "total", (json_int_t)h->total, "expert_arena",
+        (json_int_t)h->arena, "expert_work", (json_int_t)h->experts, "experts_in_file", (json_int_t)h->in_file);
     return json_pack("{s:o, s:o, s:i, s:i, s:s, s:i, s:f, s:f, s:s, s:o}", "stages", stages, "host", host, "context",
                      (int)plan->placement.context, "sessions", (int)plan->placement.slots, "kv",
                      st_kv_names[e->options.kv], "prefill", (int)plan->prefill, "seconds_per_token", plan->seconds,

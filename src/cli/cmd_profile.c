@@ -1,5 +1,5 @@
-/* strata profile: counts which experts the tokens of a text choose in every layer. With the file that it writes, --expert-profile
- * puts those that are chosen most into the memory of devices that cannot hold all. */
+/* strata profile: counts which experts the tokens of a text choose in every layer. With the file that it writes,
+ * --expert-profile puts those that are chosen most into the memory of devices that cannot hold all. */
 #include <stdio.h>
 
 #include "cli/commands.h"
@@ -41,8 +41,8 @@ static int report(const struct profile_args *a, const struct st_expert_profile *
         share[i] = st_expert_profile_share(p, parts[i]);
     if (a->json)
         return st_print_json(json_pack("{s:I, s:i, s:i, s:f, s:f, s:f, s:f}", "tokens", (json_int_t)p->tokens, "layers",
-                                       (int)p->rows - 1, "experts", (int)p->experts, "share_10", share[0], "share_20", share[1],
-                                       "share_30", share[2], "share_50", share[3]));
+                                       (int)p->rows - 1, "experts", (int)p->experts, "share_10", share[0], "share_20",
+                                       share[1], "share_30", share[2], "share_50", share[3]));
     printf("%llu tokens, %u layers of %u experts\n", (unsigned long long)p->tokens, p->rows - 1, p->experts);
     for (int i = 0; i < 4; i++)
         printf("%3.0f %% of the experts serve %5.1f %% of the choices\n", 100 * parts[i], 100 * share[i]);

@@ -95,8 +95,8 @@ static void pack(struct packing *p, uint64_t slot)
 }
 
 /* Marks the experts that the arena gets, and returns its bytes. Experts come before spares. */
-static uint64_t arrange(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *resident,
-                        uint64_t budget, uint8_t *in_arena, size_t *spares)
+static uint64_t arrange(const struct st_expert_set *set, const struct st_expert_profile *profile,
+                        const uint8_t *resident, uint64_t budget, uint8_t *in_arena, size_t *spares)
 {
     size_t n = (size_t)set->count * set->experts;
     uint64_t pages = (budget / CHUNK + 2) * PAGE, spare_bytes = 0;
@@ -120,8 +120,8 @@ static uint64_t arrange(const struct st_expert_set *set, const struct st_expert_
     return p.bytes + page_up(p.chunk);
 }
 
-uint64_t st_expert_host_bytes(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *resident,
-                              uint64_t budget, uint64_t *in_file)
+uint64_t st_expert_host_bytes(const struct st_expert_set *set, const struct st_expert_profile *profile,
+                              const uint8_t *resident, uint64_t budget, uint64_t *in_file)
 {
     size_t n = (size_t)set->count * set->experts;
     uint8_t *in_arena = malloc(n + 1);
@@ -216,8 +216,8 @@ static enum strata_result land(struct st_expert_host *h, struct st_expert_read *
         have += more > 0 ? (uint64_t)more : 0;
     }
     if (have < w.skip + s->bytes)
-        return st_fail(err, STRATA_E_IO, "%s: tensor %s, expert %u: %s", w.file->g->shards[w.file->shard].path, s->tensor->name,
-                       r->expert, result < 0 ? strerror(-result) : "the file has become shorter");
+        return st_fail(err, STRATA_E_IO, "%s: tensor %s, expert %u: %s", w.file->g->shards[w.file->shard].path,
+                       s->tensor->name, r->expert, result < 0 ? strerror(-result) : "the file has become shorter");
     r->data = r->buffer + w.skip;
     h->read_bytes += s->bytes;
     return STRATA_OK;
@@ -238,7 +238,8 @@ static void submit(struct st_expert_host *h)
     io_uring_submit(&h->ring);
 }
 
-enum strata_result st_expert_host_begin(struct st_expert_host *h, struct st_expert_read *reads, size_t n, struct strata_error *err)
+enum strata_result st_expert_host_begin(struct st_expert_host *h, struct st_expert_read *reads, size_t n,
+                                        struct strata_error *err)
 {
     if (h->flying || h->next < h->n_reads)
         return st_fail(err, STRATA_E_INTERNAL, "experts are read while others are");
@@ -335,7 +336,8 @@ struct filling {
     struct strata_error err; /* of the one that set failed */
 };
 
-static enum strata_result load(struct st_expert_host *h, uint32_t layer, uint32_t expert, uint8_t *to, struct strata_error *err)
+static enum strata_result load(struct st_expert_host *h, uint32_t layer, uint32_t expert, uint8_t *to,
+                               struct strata_error *err)
 {
     const struct st_expert_layer *l = &h->set->layer[layer];
     for (uint32_t s = 0; s < l->sections; s++) {
@@ -393,8 +395,8 @@ static void lock_chunks(struct st_expert_host *h)
     }
 }
 
-static enum strata_result open_arena(struct st_expert_host *h, const uint8_t *in_arena, const size_t *spares, size_t places,
-                                     struct strata_error *err)
+static enum strata_result open_arena(struct st_expert_host *h, const uint8_t *in_arena, const size_t *spares,
+                                     size_t places, struct strata_error *err)
 {
     const struct st_expert_set *set = h->set;
     size_t n = (size_t)set->count * set->experts, k = 0;
@@ -403,8 +405,9 @@ static enum strata_result open_arena(struct st_expert_host *h, const uint8_t *in
     uint32_t *expert = malloc((places + 1) * sizeof *expert);
     h->spare = malloc((places + 1) * sizeof *h->spare);
     h->spare_room = places;
-    enum strata_result r =
-        slots && at && expert && h->spare ? STRATA_OK : st_fail(err, STRATA_E_MEMORY, "no memory for a list of experts");
+    enum strata_result r = slots && at && expert && h->spare
+                               ? STRATA_OK
+                               : st_fail(err, STRATA_E_MEMORY, "no memory for a list of experts");
     for (size_t i = 0; i < n && !r; i++)
         if (in_arena[i]) {
             expert[k] = (uint32_t)i;
@@ -429,7 +432,8 @@ static enum strata_result open_arena(struct st_expert_host *h, const uint8_t *in
     return r;
 }
 
-enum strata_result st_expert_host_open(const struct st_expert_host_config *c, struct st_expert_host **out, struct strata_error *err)
+enum strata_result st_expert_host_open(const struct st_expert_host_config *c, struct st_expert_host **out,
+                                       struct strata_error *err)
 {
     const struct st_expert_set *set = &c->store->set;
     size_t n = (size_t)set->count * set->experts, places = 0;

@@ -15,7 +15,8 @@ static const float DECAY = 0.7f, WANTED = 1.5f, FORGOTTEN = 0.01f;
 
 /* ---- the set ---- */
 
-static enum strata_result new_layer(struct st_expert_set *set, const struct st_gguf *g, uint32_t block, struct strata_error *err)
+static enum strata_result new_layer(struct st_expert_set *set, const struct st_gguf *g, uint32_t block,
+                                    struct strata_error *err)
 {
     if (set->count == set->capacity) {
         uint32_t more = set->capacity ? 2 * set->capacity : 64;
@@ -25,8 +26,8 @@ static enum strata_result new_layer(struct st_expert_set *set, const struct st_g
         set->layer = p;
         set->capacity = more;
     }
-    set->layer[set->count++] = (struct st_expert_layer){
-        .g = g, .block = block, .row = block < set->trunk_rows ? block : set->trunk_rows};
+    set->layer[set->count++] =
+        (struct st_expert_layer){.g = g, .block = block, .row = block < set->trunk_rows ? block : set->trunk_rows};
     return STRATA_OK;
 }
 
@@ -37,8 +38,8 @@ enum strata_result st_expert_set_add(struct st_expert_set *set, const struct st_
     if (sscanf(t->name, "blk.%u.", &block) != 1)
         return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s belongs to no layer", g->path, t->name);
     if (set->count && set->experts != experts)
-        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s has %u experts, others have %u", g->path, t->name, experts,
-                       set->experts);
+        return st_fail(err, STRATA_E_UNSUPPORTED, "%s: tensor %s has %u experts, others have %u", g->path, t->name,
+                       experts, set->experts);
     set->experts = experts;
     struct st_expert_layer *l = set->count ? &set->layer[set->count - 1] : NULL;
     if (!l || l->g != g || l->block != block) {
@@ -53,8 +54,8 @@ enum strata_result st_expert_set_add(struct st_expert_set *set, const struct st_
     uint64_t end;
     *s = (struct st_expert_section){.tensor = t, .bytes = t->bytes / experts};
     s->at = l->sections ? l->section[l->sections - 1].at + l->section[l->sections - 1].bytes : 0;
-    if (!st_align_u64(s->at, SECTION_ALIGN, &s->at) || !st_add_u64(s->at, s->bytes, &end) || !st_align_u64(end, SLOT_ALIGN, &l->slot) ||
-        l->slot > UINT64_MAX / 2 / experts)
+    if (!st_align_u64(s->at, SECTION_ALIGN, &s->at) || !st_add_u64(s->at, s->bytes, &end) ||
+        !st_align_u64(end, SLOT_ALIGN, &l->slot) || l->slot > UINT64_MAX / 2 / experts)
         return st_fail(err, STRATA_E_LIMIT, "%s: tensor %s does not fit in any memory", g->path, t->name);
     *layer = set->count - 1;
     *section = l->sections++;
@@ -85,7 +86,8 @@ uint64_t st_expert_set_largest(const struct st_expert_set *set)
 
 /* ---- profiles ---- */
 
-enum strata_result st_expert_profile_create(uint32_t rows, uint32_t experts, struct st_expert_profile *out, struct strata_error *err)
+enum strata_result st_expert_profile_create(uint32_t rows, uint32_t experts, struct st_expert_profile *out,
+                                            struct strata_error *err)
 {
     *out = (struct st_expert_profile){.rows = rows, .experts = experts};
     if (rows == 0 || rows > PROFILE_ROWS || experts == 0 || experts > PROFILE_EXPERTS)
@@ -150,12 +152,15 @@ static enum strata_result parse_profile(const char *path, const char *data, size
         return st_fail(err, STRATA_E_FORMAT, "%s: this is no profile of experts", path);
     memcpy(&head, data, sizeof head);
     if (head.version != VERSION)
-        return st_fail(err, STRATA_E_FORMAT, "%s: profiles of version %u are not read, only %d", path, head.version, VERSION);
+        return st_fail(err, STRATA_E_FORMAT, "%s: profiles of version %u are not read, only %d", path, head.version,
+                       VERSION);
     if (head.rows == 0 || head.rows > PROFILE_ROWS || head.experts == 0 || head.experts > PROFILE_EXPERTS)
-        return st_fail(err, STRATA_E_FORMAT, "%s: a profile of %u layers and %u experts", path, head.rows, head.experts);
+        return st_fail(err, STRATA_E_FORMAT, "%s: a profile of %u layers and %u experts", path, head.rows,
+                       head.experts);
     size_t counts = (size_t)head.rows * head.experts * sizeof *out->count;
     if (size != sizeof head + counts + sizeof sum)
-        return st_fail(err, STRATA_E_FORMAT, "%s: %zu bytes instead of %zu", path, size, sizeof head + counts + sizeof sum);
+        return st_fail(err, STRATA_E_FORMAT, "%s: %zu bytes instead of %zu", path, size,
+                       sizeof head + counts + sizeof sum);
     memcpy(&sum, data + size - sizeof sum, sizeof sum);
     if (XXH64(data, size - sizeof sum, 0) != sum)
         return st_fail(err, STRATA_E_FORMAT, "%s: the checksum does not fit: the profile is damaged", path);
@@ -170,7 +175,8 @@ static enum strata_result parse_profile(const char *path, const char *data, size
 
 enum strata_result st_expert_profile_read(const char *path, struct st_expert_profile *out, struct strata_error *err)
 {
-    uint64_t most = sizeof(struct profile_head) + (uint64_t)PROFILE_ROWS * PROFILE_EXPERTS * sizeof *out->count + sizeof(uint64_t);
+    uint64_t most =
+        sizeof(struct profile_head) + (uint64_t)PROFILE_ROWS * PROFILE_EXPERTS * sizeof *out->count + sizeof(uint64_t);
     char *data;
     size_t size;
     enum strata_result r = st_read_file(path, most, &data, &size, err);
@@ -181,7 +187,8 @@ enum strata_result st_expert_profile_read(const char *path, struct st_expert_pro
     return r;
 }
 
-enum strata_result st_expert_profile_write(const struct st_expert_profile *p, const char *path, struct strata_error *err)
+enum strata_result st_expert_profile_write(const struct st_expert_profile *p, const char *path,
+                                           struct strata_error *err)
 {
     struct profile_head head = {
         .version = VERSION, .rows = p->rows, .experts = p->experts, .fingerprint = p->fingerprint, .tokens = p->tokens};
@@ -292,8 +299,8 @@ void st_expert_rank(const struct st_expert_set *set, const struct st_expert_prof
     choose(set, profile, passed, budget, chosen, NULL);
 }
 
-enum strata_result st_expert_store_fill(struct st_expert_store *s, const struct st_expert_profile *profile, uint64_t budget,
-                                        struct strata_error *err)
+enum strata_result st_expert_store_fill(struct st_expert_store *s, const struct st_expert_profile *profile,
+                                        uint64_t budget, struct strata_error *err)
 {
     size_t n = (size_t)s->set.count * s->set.experts;
     uint8_t *resident = malloc(n + 1);
@@ -332,8 +339,9 @@ void st_expert_store_free(struct st_expert_store *s)
 /* ---- adaptation ---- */
 
 /* The best candidates of a size meet the slots of that size, most wanted with least wanted. */
-static uint32_t match(const struct st_expert_store *s, const struct candidate *in, size_t n_in, const struct candidate *held,
-                      size_t n_held, uint64_t bytes, struct st_expert_swap *out, uint32_t room)
+static uint32_t match(const struct st_expert_store *s, const struct candidate *in, size_t n_in,
+                      const struct candidate *held, size_t n_held, uint64_t bytes, struct st_expert_swap *out,
+                      uint32_t room)
 {
     uint32_t n = 0;
     size_t h = n_held; /* held is sorted like in, so its end is the least wanted */
@@ -345,8 +353,8 @@ static uint32_t match(const struct st_expert_store *s, const struct candidate *i
         if (h == 0 || in[i].count <= WANTED * held[h - 1].count)
             break;
         h--;
-        out[n++] = (struct st_expert_swap){s->slot_of[(size_t)held[h].layer * s->set.experts + held[h].expert], in[i].layer,
-                                           in[i].expert};
+        out[n++] = (struct st_expert_swap){s->slot_of[(size_t)held[h].layer * s->set.experts + held[h].expert],
+                                           in[i].layer, in[i].expert};
     }
     return n;
 }
@@ -360,8 +368,8 @@ static uint32_t first_of_size(const struct st_expert_set *set, uint32_t layer)
     return k;
 }
 
-/* Experts in slots that may have to leave. Of a size of which enough were never wanted, only such ones: sorting thousands would take
- * longer than the copies. */
+/* Experts in slots that may have to leave. Of a size of which enough were never wanted, only such ones: sorting
+ * thousands would take longer than the copies. */
 static size_t list_held(const struct st_expert_store *s, struct candidate *held, uint32_t *unwanted)
 {
     size_t n = 0;
@@ -386,7 +394,8 @@ uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap 
     uint32_t swaps = 0, *unwanted = calloc(s->set.count + 1ull, sizeof *unwanted);
     for (size_t i = 0; i < n && in; i++)
         if (s->slot_of[i] == ST_NO_SLOT && s->count[i] > 0)
-            in[n_in++] = (struct candidate){(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
+            in[n_in++] =
+                (struct candidate){(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
     if (held && unwanted)
         n_held = list_held(s, held, unwanted);
     if (in && held) {

@@ -20,14 +20,14 @@ struct st_helper {
     const struct st_expert_set *set;
     uint32_t experts, used, hidden, width;
     st_addr memory;
-    uint64_t slots;     /* bytes */
-    uint8_t *has;       /* [layers][experts] */
-    uint8_t *host;      /* page-locked: input, then rows, then a piece */
+    uint64_t slots; /* bytes */
+    uint8_t *has;   /* [layers][experts] */
+    uint8_t *host;  /* page-locked: input, then rows, then a piece */
     uint64_t in_bytes;
     struct input in, on_device;
     float *rows;
     uint8_t *piece;
-    uint64_t *places;   /* [layers][experts], host's copy */
+    uint64_t *places;    /* [layers][experts], host's copy */
     st_addr lists, base; /* base: of slots */
     struct layer {
         struct st_weight gate, up, down;
@@ -58,18 +58,19 @@ static size_t act_bytes(enum st_act form, size_t n)
 }
 
 /* Everything but the slots, from base; NULL only counts. */
-static uint64_t place_device(struct st_helper *h, const struct st_expert_set *set, const struct st_experts *a, uint8_t *base)
+static uint64_t place_device(struct st_helper *h, const struct st_expert_set *set, const struct st_experts *a,
+                             uint8_t *base)
 {
     struct st_bump b = {.base = base};
     uint64_t entries = (uint64_t)ST_GPU_WINDOW * a->used;
     uint8_t *in = st_bump_take(&b, place_input(&h->on_device, a, NULL), 1);
     place_input(&h->on_device, a, in);
     h->lists = (st_addr)(uintptr_t)st_bump_take(&b, (uint64_t)set->count * set->experts, sizeof(uint64_t));
-    st_act_buffer_place(&h->acts, st_bump_take(&b, st_act_buffer_bytes(ST_GPU_WINDOW, a->hidden, act_bytes), 1), ST_GPU_WINDOW,
-                        a->hidden, act_bytes);
+    st_act_buffer_place(&h->acts, st_bump_take(&b, st_act_buffer_bytes(ST_GPU_WINDOW, a->hidden, act_bytes), 1),
+                        ST_GPU_WINDOW, a->hidden, act_bytes);
     h->a.h = st_bump_take(&b, entries * a->width, sizeof(float));
-    st_act_buffer_place(&h->hacts, st_bump_take(&b, st_act_buffer_bytes(entries, a->width, act_bytes), 1), entries, a->width,
-                        act_bytes);
+    st_act_buffer_place(&h->hacts, st_bump_take(&b, st_act_buffer_bytes(entries, a->width, act_bytes), 1), entries,
+                        a->width, act_bytes);
     h->a.o = st_bump_take(&b, entries * a->hidden, sizeof(float));
     const struct st_command c = {.op = ST_OP_experts, .u.experts = *a};
     h->target.scratch_bytes = st_gpu_scratch(&c, ST_GPU_WINDOW, 1);
@@ -78,7 +79,10 @@ static uint64_t place_device(struct st_helper *h, const struct st_expert_set *se
     for (uint32_t k = 0; k < set->count; k++)
         for (int i = 0; i < 3; i++) {
             const float *v = st_bump_take(&b, set->experts, sizeof(float));
-            struct st_weight *w = !h->layer ? NULL : i == 0 ? &h->layer[k].gate : i == 1 ? &h->layer[k].up : &h->layer[k].down;
+            struct st_weight *w = !h->layer ? NULL
+                                  : i == 0  ? &h->layer[k].gate
+                                  : i == 1  ? &h->layer[k].up
+                                            : &h->layer[k].down;
             if (w && w->scale && base)
                 w->scale = v;
         }
@@ -101,7 +105,8 @@ bool st_helper_has(const struct st_helper *h, uint32_t layer, uint32_t expert)
 /* ---- opening ---- */
 
 /* Through the page-locked piece: copies and waits, since the file is slower than the link. */
-static enum strata_result put(struct st_helper *h, st_addr to, const void *from, uint64_t bytes, struct strata_error *err)
+static enum strata_result put(struct st_helper *h, st_addr to, const void *from, uint64_t bytes,
+                              struct strata_error *err)
 {
     const struct st_runtime *t = h->dev->table;
     enum strata_result r = STRATA_OK;
@@ -127,15 +132,16 @@ static enum strata_result fill(struct st_helper *h, struct strata_error *err)
         const struct st_expert_layer *l = &h->set->layer[i / h->experts];
         h->places[i] = h->has[i] ? at : ST_NO_PLACE;
         for (uint32_t s = 0; s < l->sections && h->has[i] && !r; s++)
-            r = put(h, h->base + at + l->section[s].at, l->section[s].tensor->data + i % h->experts * l->section[s].bytes,
-                    l->section[s].bytes, err);
+            r = put(h, h->base + at + l->section[s].at,
+                    l->section[s].tensor->data + i % h->experts * l->section[s].bytes, l->section[s].bytes, err);
         at += h->has[i] ? l->slot : 0;
     }
     return r ? r : put(h, h->lists, h->places, (uint64_t)h->set->count * h->experts * sizeof *h->places, err);
 }
 
 /* A weight of the file as the helper has it; its factors are sent to where place_device put them. */
-static struct st_weight weight_of(const struct st_helper *h, uint32_t k, const struct st_weight *file, uint32_t section, uint32_t skip)
+static struct st_weight weight_of(const struct st_helper *h, uint32_t k, const struct st_weight *file, uint32_t section,
+                                  uint32_t skip)
 {
     struct st_weight w = *file;
     w.data = (const void *)(uintptr_t)(h->base + h->set->layer[k].section[section].at + skip);
@@ -223,7 +229,8 @@ enum strata_result st_helper_open(const struct st_helper_config *c, struct st_he
         st_helper_close(h);
         return st_fail_in(err, r, "%s as a helper", c->dev->name);
     }
-    h->routing = (struct st_routing){.expert = h->on_device.ids, .first = h->on_device.first, .entry = h->on_device.entry};
+    h->routing =
+        (struct st_routing){.expert = h->on_device.ids, .first = h->on_device.first, .entry = h->on_device.entry};
     float *at_h = h->a.h, *at_o = h->a.o;
     h->a = *c->shape;
     h->a.h = at_h;
@@ -261,7 +268,8 @@ void st_helper_close(struct st_helper *h)
 
 static enum strata_result launch(struct st_helper *h, struct strata_error *err)
 {
-    static const enum st_gpu_experts_step steps[] = {ST_EXPERTS_BEGIN, ST_EXPERTS_UP, ST_EXPERTS_LATER, ST_EXPERTS_DOWN};
+    static const enum st_gpu_experts_step steps[] = {ST_EXPERTS_BEGIN, ST_EXPERTS_UP, ST_EXPERTS_LATER,
+                                                     ST_EXPERTS_DOWN};
     enum strata_result r = STRATA_OK;
     h->list.count = 0;
     h->list.ready.forms = 0;
@@ -273,7 +281,8 @@ static enum strata_result launch(struct st_helper *h, struct strata_error *err)
         r = st_fail(err, STRATA_E_MEMORY, "%s: no memory for a list of launches", h->dev->name);
     for (size_t i = 0; i < h->list.count && !r; i++) {
         const struct st_gpu_launch *l = &h->list.launch[i];
-        r = st_launch(h->dev, h->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args, "experts of a helper", err);
+        r = st_launch(h->dev, h->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args,
+                      "experts of a helper", err);
     }
     return r;
 }
@@ -297,7 +306,8 @@ enum strata_result st_helper_begin(struct st_helper *h, uint32_t k, int32_t n, c
     if (!r)
         r = launch(h, err);
     if (!r)
-        r = t->copy_out(h->dev->compute, h->rows, st_gpu_at(h->a.o), (uint64_t)h->count * h->hidden * sizeof(float), err);
+        r = t->copy_out(h->dev->compute, h->rows, st_gpu_at(h->a.o), (uint64_t)h->count * h->hidden * sizeof(float),
+                        err);
     if (!r)
         r = t->event_record(h->dev->compute, h->done, err);
     return r ? r : t->queue_flush(h->dev->compute, err);

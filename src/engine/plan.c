@@ -15,9 +15,9 @@
 enum {
     BASE_PREFILL = 256, /* what placements with larger chunks are compared with; the most where a CPU computes layers */
     SHARED_PREFILL = 2048,   /* the most where several stages share the work */
-    HELPER_LAUNCHES = 8, /* of a layer's experts on a helper */
-    HELPER_FLOATS = 48,  /* bytes over the link for each float of a row: the input once, outputs of some experts */
-    EXPERT_LISTS = 16384, /* lists of places of a layer with 512 experts, in estimates */
+    HELPER_LAUNCHES = 8,     /* of a layer's experts on a helper */
+    HELPER_FLOATS = 48,      /* bytes over the link for each float of a row: the input once, outputs of some experts */
+    EXPERT_LISTS = 16384,    /* lists of places of a layer with 512 experts, in estimates */
     LEAST_PREFILL = 64,      /* smaller automatic chunks would only hide that the memory is too small */
     LOGITS_BYTES = 64 << 20, /* rows of logits kept at once fit in this, but at least a window's */
     WINDOW_ROWS = 8,
@@ -31,8 +31,8 @@ static const uint64_t RAM_RESERVE = 1ull << 30, RESERVE = 512ull << 20, RESERVE_
 struct candidate {
     struct st_plan_stage stage; /* without a range */
     bool named;
-    bool off; /* not looked at as a stage */
-    bool stated; /* limit is the user's */
+    bool off;                    /* not looked at as a stage */
+    bool stated;                 /* limit is the user's */
     uint64_t most;               /* bytes of one allocation; 0: not known */
     double out_rate;             /* to the host, bytes per second; 0: no link */
     double notice;               /* seconds until the host sees that the device is done */
@@ -48,8 +48,8 @@ struct planner {
     bool free_order;
     uint64_t cache_bytes; /* the user's limit of experts in a device's memory, UINT64_MAX for none */
     double cache_share;   /* the same as a share of all, -1 for none */
-    bool experts;         /* the model has experts, there are devices, and not all experts are asked for in their memory */
-    double cpu_rate;      /* bytes per second that the CPU reads, 0: not measured yet */
+    bool experts;    /* the model has experts, there are devices, and not all experts are asked for in their memory */
+    double cpu_rate; /* bytes per second that the CPU reads, 0: not measured yet */
     uint64_t shared; /* bytes of weights that a device's stages hold whatever their layers are */
     struct strata_error *err;
 };
@@ -73,7 +73,8 @@ enum strata_result st_parse_expert_cache(const char *text, uint64_t *bytes, doub
         *share = (double)v / 100;
         return STRATA_OK;
     }
-    return st_fail(err, STRATA_E_ARGUMENT, "expert cache '%s' is none of auto, a size as in 6G, a share as in 30%%", text);
+    return st_fail(err, STRATA_E_ARGUMENT, "expert cache '%s' is none of auto, a size as in 6G, a share as in 30%%",
+                   text);
 }
 
 bool st_parse_size(const char *text, size_t size, uint64_t *out)
@@ -342,8 +343,8 @@ static enum strata_result size_layers(struct planner *p, uint32_t prefill)
 
 /* Adds the next layer to a range. Weights, state, launches add up, what holds one layer's work at a time is the
  * largest. */
-static void extend_size(const struct planner *p, const struct candidate *c, struct range *range, const struct st_stage_size *one,
-                        struct st_stage_size *s)
+static void extend_size(const struct planner *p, const struct candidate *c, struct range *range,
+                        const struct st_stage_size *one, struct st_stage_size *s)
 {
     s->weights += one->weights - (range->layers && c->stage.found >= 0 ? p->shared : 0);
     s->state += one->state;
@@ -356,8 +357,8 @@ static void extend_size(const struct planner *p, const struct candidate *c, stru
     s->expert_read += one->expert_read;
     s->steps += one->steps;
     s->experts = max_u64(s->experts, one->experts) + (one->experts ? EXPERT_LISTS * one->steps : 0);
-    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) + align_up(s->rows) +
-               align_up(s->scratch);
+    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) +
+               align_up(s->rows) + align_up(s->scratch);
 }
 
 static void extend(const struct planner *p, const struct candidate *c, struct range *range, uint32_t layer)
@@ -371,7 +372,9 @@ static void extend(const struct planner *p, const struct candidate *c, struct ra
 /* Bytes of slots that a device gets for a range's experts: what the user says, otherwise what there is room for. */
 static uint64_t slot_room(const struct planner *p, uint64_t room, uint64_t all)
 {
-    uint64_t stated = p->cache_share >= 0 ? (uint64_t)(p->cache_share * (double)all) : p->cache_bytes < all ? p->cache_bytes : all;
+    uint64_t stated = p->cache_share >= 0    ? (uint64_t)(p->cache_share * (double)all)
+                      : p->cache_bytes < all ? p->cache_bytes
+                                             : all;
     bool automatic = p->cache_share < 0 && p->cache_bytes == UINT64_MAX;
     return automatic && room < all ? room : stated;
 }
@@ -395,10 +398,10 @@ static struct st_plan_time time_of(const struct planner *p, const struct candida
     return t;
 }
 
-/* The same where a share `hit` of the chosen experts is in the device's memory: the CPU reads the others, and every layer waits
- * for the host. */
-static struct st_plan_time time_with(const struct planner *p, const struct candidate *c, const struct st_stage_size *size,
-                                     double hit, uint32_t first, uint32_t end)
+/* The same where a share `hit` of the chosen experts is in the device's memory: the CPU reads the others, and every
+ * layer waits for the host. */
+static struct st_plan_time time_with(const struct planner *p, const struct candidate *c,
+                                     const struct st_stage_size *size, double hit, uint32_t first, uint32_t end)
 {
     struct st_plan_time t = time_of(p, c, size, first, end);
     double missed = (1 - hit) * size->expert_read;
@@ -413,8 +416,8 @@ static double sum(struct st_plan_time t)
 }
 
 /* Predicted time of a range on a candidate; negative when it does not fit. */
-static double range_seconds(const struct planner *p, const struct candidate *c, const struct range *range, uint32_t first,
-                            uint32_t end)
+static double range_seconds(const struct planner *p, const struct candidate *c, const struct range *range,
+                            uint32_t first, uint32_t end)
 {
     const struct st_stage_size *least = &range->least;
     if (fits_whole(p, c, range->size.total, least->all_experts))
@@ -603,13 +606,14 @@ static enum strata_result too_small(const struct planner *p, const struct st_pla
     else
         snprintf(why, sizeof why, "%llu are free and %llu of them stay so", (unsigned long long)s->free,
                  (unsigned long long)s->reserve);
-    return st_fail(
-        p->err, STRATA_E_DEVICE,
-        "%s: layers %u..%u take %llu bytes (weights %llu, slots of experts %llu, state %llu, buffers %llu, for experts %llu, "
-        "rows %llu, scratch %llu), %llu may be used: %s",
-        s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
-        (unsigned long long)z->slots, (unsigned long long)z->state, (unsigned long long)z->buffers, (unsigned long long)z->experts,
-        (unsigned long long)z->rows, (unsigned long long)z->scratch, (unsigned long long)s->limit, why);
+    return st_fail(p->err, STRATA_E_DEVICE,
+                   "%s: layers %u..%u take %llu bytes (weights %llu, slots of experts %llu, state %llu, buffers %llu, "
+                   "for experts %llu, "
+                   "rows %llu, scratch %llu), %llu may be used: %s",
+                   s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
+                   (unsigned long long)z->slots, (unsigned long long)z->state, (unsigned long long)z->buffers,
+                   (unsigned long long)z->experts, (unsigned long long)z->rows, (unsigned long long)z->scratch,
+                   (unsigned long long)s->limit, why);
 }
 
 /* No placement fits: the numbers of the only device, or of all. */
@@ -620,7 +624,8 @@ static enum strata_result no_room(struct planner *p, uint32_t prefill)
         struct st_plan_stage s = p->candidate[0].stage;
         s.end = layers;
         const struct st_stage_experts none = some_experts(p, 0, 0);
-        enum strata_result r = size_with(p, &p->candidate[0], 0, layers, prefill, p->candidate[0].least ? &none : NULL, &s.size);
+        enum strata_result r =
+            size_with(p, &p->candidate[0], 0, layers, prefill, p->candidate[0].least ? &none : NULL, &s.size);
         return r ? r : too_small(p, &s);
     }
     struct range all = {0};
@@ -667,12 +672,13 @@ static enum strata_result check_limits(const struct planner *p)
     if (h->limit && h->total > h->limit)
         return st_fail(
             p->err, STRATA_E_MEMORY,
-            "host memory: %llu bytes are planned (page-locked %llu, of them between stages %llu, state %llu, buffers %llu, "
+            "host memory: %llu bytes are planned (page-locked %llu, of them between stages %llu, state %llu, buffers "
+            "%llu, "
             "workers %llu, passes %llu, kept states %llu, experts %llu), %llu may be used as --ram-limit says",
             (unsigned long long)h->total, (unsigned long long)h->locked, (unsigned long long)h->hand_off,
             (unsigned long long)h->state, (unsigned long long)h->buffers, (unsigned long long)h->workers,
-            (unsigned long long)h->passes, (unsigned long long)h->kept,
-            (unsigned long long)(h->arena + h->experts), (unsigned long long)h->limit);
+            (unsigned long long)h->passes, (unsigned long long)h->kept, (unsigned long long)(h->arena + h->experts),
+            (unsigned long long)h->limit);
     return STRATA_OK;
 }
 
@@ -702,7 +708,8 @@ static uint64_t default_kept(const struct st_plan *plan)
 }
 
 /* Exact size of a stage: whole, or with what is left for slots. */
-static enum strata_result size_stage(struct planner *p, const struct candidate *c, struct st_plan_stage *s, uint32_t prefill)
+static enum strata_result size_stage(struct planner *p, const struct candidate *c, struct st_plan_stage *s,
+                                     uint32_t prefill)
 {
     enum strata_result r = size_range(p, c, s->first, s->end, prefill, &s->size);
     struct st_stage_experts some = some_experts(p, 0, 0);
@@ -921,8 +928,8 @@ static enum strata_result try_helper(struct planner *p, const struct candidate *
         return r;
     double steps = (double)size.steps, wait = steps * (c->notice + 2 * c->stage.launch_seconds);
     double missed = (1 - size.hit) * size.expert_read, given = size.helper_hit * size.expert_read;
-    double helper = given / h->stage.memory_rate +
-                    steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds + HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
+    double helper = given / h->stage.memory_rate + steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds +
+                                                            HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
     double cpu = (missed - given) / p->cpu_rate, misses = wait + (cpu > helper ? cpu : helper);
     if (given <= 0 || h->stage.memory_rate <= 0 || h->stage.link_rate <= 0 || misses > WORTH * s->time.misses)
         return STRATA_OK;
@@ -934,10 +941,12 @@ static enum strata_result try_helper(struct planner *p, const struct candidate *
     s->size = size;
     s->helper = h->stage.found;
     *taken = true;
-    st_plan_note(plan, "%s helps %s: it computes %.1f MiB of experts of layers %u..%u, %.0f %% of what is chosen; a token takes %.3f ms instead of "
+    st_plan_note(plan,
+                 "%s helps %s: it computes %.1f MiB of experts of layers %u..%u, %.0f %% of what is chosen; a token "
+                 "takes %.3f ms instead of "
                  "%.3f ms",
-                 h->stage.name, s->name, (double)size.helper_slots / (1 << 20), s->first, s->end - 1, 100 * size.helper_hit,
-                 plan->seconds * 1e3, before * 1e3);
+                 h->stage.name, s->name, (double)size.helper_slots / (1 << 20), s->first, s->end - 1,
+                 100 * size.helper_hit, plan->seconds * 1e3, before * 1e3);
     return STRATA_OK;
 }
 
@@ -975,7 +984,8 @@ static enum strata_result stage_or_helper(struct planner *p)
             r = try_helper(p, c, &taken);
         c->off = false;
         if (!r && taken && plan->seconds < WORTH * best->seconds) {
-            st_plan_note(plan, "%s has no layers of its own: with some a token takes %.3f ms", c->stage.name, best->seconds * 1e3);
+            st_plan_note(plan, "%s has no layers of its own: with some a token takes %.3f ms", c->stage.name,
+                         best->seconds * 1e3);
             *best = *plan;
         }
         *plan = *best;

@@ -1,5 +1,5 @@
-/* What the files of the stage on a device share: stage_device.c has passes, weights and state; stage_experts.c the experts that
- * are not all on the device. */
+/* What the files of the stage on a device share: stage_device.c has passes, weights and state; stage_experts.c the
+ * experts that are not all on the device. */
 #ifndef ST_ENGINE_STAGE_DEVICE_H
 #define ST_ENGINE_STAGE_DEVICE_H
 
@@ -13,8 +13,8 @@ enum {
     ST_STAGE_GRAPHS = ST_GPU_WINDOW + 1,
 };
 
-/* Kinds of windows that graphs are captured of. The trunk's and the first of the draft layer give logits of every row they have
- * a head for. */
+/* Kinds of windows that graphs are captured of. The trunk's and the first of the draft layer give logits of every row
+ * they have a head for. */
 enum st_window_kind {
     ST_WINDOW_TRUNK,
     ST_WINDOW_HELD, /* its rows are held */
@@ -37,9 +37,9 @@ struct device_stage {
     struct st_device *dev;
     struct st_device_layout at;
     st_addr memory;
-    struct st_rows rows;       /* arrays at device addresses, for the counts of the current pass */
-    uint8_t *host;             /* page-locked: packed rows of each pass under way, then logits */
-    uint64_t host_rows;        /* bytes of the rows of one pass */
+    struct st_rows rows; /* arrays at device addresses, for the counts of the current pass */
+    uint8_t *host;       /* page-locked: packed rows of each pass under way, then logits */
+    uint64_t host_rows;  /* bytes of the rows of one pass */
     float *host_logits;
     struct flight {
         struct st_event *done;
@@ -47,7 +47,7 @@ struct device_stage {
         bool layers;             /* they were recorded */
         int32_t rows;
     } flight[ST_STAGE_PASSES];
-    unsigned begun, finished; /* passes */
+    unsigned begun, finished;  /* passes */
     uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
     struct st_gpu_target target;
     struct st_gpu_list list;
@@ -81,12 +81,13 @@ static inline uint64_t st_stage_align(uint64_t v)
 enum strata_result st_device_launch(struct device_stage *d, const struct st_gpu_list *list, const struct st_command *c,
                                     struct strata_error *err);
 /* Lowers and launches commands [from, to) that need no step of the host; those up to end follow. */
-enum strata_result st_device_plain(struct device_stage *d, const struct st_program *p, size_t from, size_t to, size_t end,
-                                   struct strata_error *err);
+enum strata_result st_device_plain(struct device_stage *d, const struct st_program *p, size_t from, size_t to,
+                                   size_t end, struct strata_error *err);
 /* Copies bytes of the host's into the device through the two page-locked pieces, on the copy queue. */
 enum strata_result st_device_copy_weights(struct device_stage *d, st_addr to, const uint8_t *from, uint64_t bytes,
                                           struct strata_error *err);
-/* The next of the two pieces, once the device has read what was in it; and that the copy queue has been given reads of it. */
+/* The next of the two pieces, once the device has read what was in it; and that the copy queue has been given reads of
+ * it. */
 enum strata_result st_device_take_piece(struct device_stage *d, int *piece, struct strata_error *err);
 enum strata_result st_device_piece_given(struct device_stage *d, int piece, struct strata_error *err);
 
@@ -95,16 +96,18 @@ enum strata_result st_device_piece_given(struct device_stage *d, int piece, stru
 enum strata_result st_device_experts_helper(const struct device_stage *d, const struct st_expert_profile *profile,
                                             const uint8_t *resident, uint64_t room, struct st_stage_size *out,
                                             struct strata_error *err);
-/* Bytes behind the buffers that experts need on the device, and of host memory: *host, of it *locked page-locked. The programs are
- * placed and the set is complete. */
-enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t *device, uint64_t *host, uint64_t *locked,
-                                          struct strata_error *err);
+/* Bytes behind the buffers that experts need on the device, and of host memory: *host, of it *locked page-locked. The
+ * programs are placed and the set is complete. */
+enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t *device, uint64_t *host,
+                                          uint64_t *locked, struct strata_error *err);
 /* Opens everything and fills slots and arena; lists go to the device. */
-enum strata_result st_device_experts_open(struct device_stage *d, const struct st_stage_config *c, struct strata_error *err);
+enum strata_result st_device_experts_open(struct device_stage *d, const struct st_stage_config *c,
+                                          struct strata_error *err);
 void st_device_experts_close(struct device_stage *d);
 /* Where a tensor of experts and its places lie (st_put_experts_fn). */
-enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t, uint32_t experts,
-                                         const void **base, const void **places, struct strata_error *err);
+enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t,
+                                         uint32_t experts, const void **base, const void **places,
+                                         struct strata_error *err);
 /* Between passes, while nothing runs: exchanges that are complete take effect, others are begun. */
 enum strata_result st_device_experts_settle(struct device_stage *d, struct strata_error *err);
 /* The host's part of the stage's experts. */
@@ -116,8 +119,7 @@ void st_device_experts_count(struct device_stage *d, int flight);
 enum strata_result st_device_experts_run(struct device_stage *d, const struct st_program *p, const struct st_command *c,
                                          struct strata_error *err);
 /* A whole window, by graphs where there are some. */
-enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
-                                            struct strata_error *err);
+enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind,
+                                            const struct st_program *p, struct strata_error *err);
 
 #endif
-

@@ -1,4 +1,5 @@
-/* Windows of a stage whose experts are not all on its device: the host's step in each layer. The idea: expert_store.h. */
+/* Windows of a stage whose experts are not all on its device: the host's step in each layer. The idea: expert_store.h.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +38,8 @@ static st_addr rows_of(const struct device_stage *d, const struct st_experts *a,
 
 /* ---- launches ---- */
 
-enum strata_result st_experts_give_part(struct device_stage *d, const struct st_command *c, const struct st_gpu_experts_part *part,
-                                    struct strata_error *err)
+enum strata_result st_experts_give_part(struct device_stage *d, const struct st_command *c,
+                                        const struct st_gpu_experts_part *part, struct strata_error *err)
 {
     d->list.count = 0;
     d->list.next = NULL;
@@ -47,8 +48,8 @@ enum strata_result st_experts_give_part(struct device_stage *d, const struct st_
     return r ? r : st_device_launch(d, &d->list, c, err);
 }
 
-enum strata_result st_experts_give_step(struct device_stage *d, const struct st_command *c, enum st_gpu_experts_step step,
-                                    struct strata_error *err)
+enum strata_result st_experts_give_step(struct device_stage *d, const struct st_command *c,
+                                        enum st_gpu_experts_step step, struct strata_error *err)
 {
     const struct st_gpu_experts_part part = {.step = step, .to = c->u.experts.experts};
     return st_experts_give_part(d, c, &part, err);
@@ -86,13 +87,15 @@ static enum strata_result give_end(struct device_stage *d, const struct st_comma
 /* ---- the host's step ---- */
 
 /* A window's entries by expert, as the device has grouped them: first, entry, where behind one another in e->group. */
-static enum strata_result group_entries(struct st_device_experts *e, int32_t layer, int32_t entries, struct strata_error *err)
+static enum strata_result group_entries(struct st_device_experts *e, int32_t layer, int32_t entries,
+                                        struct strata_error *err)
 {
     int32_t *first = e->group, *entry = first + e->experts + 1, *where = entry + e->entries;
     memset(first, 0, (e->experts + 1) * sizeof *first);
     for (int32_t i = 0; i < entries; i++) {
         if (e->ids[i] < 0 || (uint32_t)e->ids[i] >= e->experts)
-            return st_fail(err, STRATA_E_DEVICE, "layer %d: the router chose expert %d of %u", layer, e->ids[i], e->experts);
+            return st_fail(err, STRATA_E_DEVICE, "layer %d: the router chose expert %d of %u", layer, e->ids[i],
+                           e->experts);
         first[e->ids[i] + 1]++;
     }
     for (uint32_t x = 0; x < e->experts; x++)
@@ -140,7 +143,8 @@ static void run_measured(struct st_device_experts *e, struct host_run *run, uint
 }
 
 /* Computes the marked experts' outputs into rows from number `row` on; *row counts on. Their places are set. */
-static void compute(struct st_device_experts *e, struct st_host_layer *l, int32_t n, uint64_t slot, const uint8_t *marked, int32_t *row)
+static void compute(struct st_device_experts *e, struct st_host_layer *l, int32_t n, uint64_t slot,
+                    const uint8_t *marked, int32_t *row)
 {
     uint64_t bytes = 0;
     const int32_t *first = e->group, *entry = first + e->experts + 1;
@@ -204,8 +208,10 @@ static size_t stage_reads(const struct device_stage *d, struct st_device_experts
     return count;
 }
 
-/* Computes the missing experts (marked in e->wanted): those in the arena while the first of the others are read, then those. */
-static enum strata_result compute_missing(struct device_stage *d, uint32_t k, int32_t n, int32_t *rows, struct strata_error *err)
+/* Computes the missing experts (marked in e->wanted): those in the arena while the first of the others are read, then
+ * those. */
+static enum strata_result compute_missing(struct device_stage *d, uint32_t k, int32_t n, int32_t *rows,
+                                          struct strata_error *err)
 {
     struct st_device_experts *e = d->experts;
     const struct st_expert_layer *file = &d->store.set.layer[k];
@@ -263,17 +269,20 @@ static uint32_t plan_window(struct device_stage *d, uint32_t k)
     return missing;
 }
 
-/* How many of the missing experts that are in the arena go over the link, so that it and the CPU are done at the same time. */
+/* How many of the missing experts that are in the arena go over the link, so that it and the CPU are done at the same
+ * time. */
 static uint32_t link_share(const struct device_stage *d, uint64_t slot, uint32_t missing, uint32_t in_arena)
 {
     const struct st_device_experts *e = d->experts;
     const struct st_measured *m = &d->dev->measured;
-    double best = (double)missing * (double)slot / (e->cpu_rate > 0 ? e->cpu_rate : 1), start = LATE_LAUNCHES * m->launch_us * 1e-6;
+    double best = (double)missing * (double)slot / (e->cpu_rate > 0 ? e->cpu_rate : 1),
+           start = LATE_LAUNCHES * m->launch_us * 1e-6;
     uint32_t share = 0, most = in_arena < ST_RING_EXPERTS ? in_arena : ST_RING_EXPERTS;
     if (missing > 2 && most == missing)
         most--; /* one stays with the CPU, whose rate would otherwise never be measured again */
     for (uint32_t n = 1; n <= most && e->cpu_rate > 0 && m->in_rate > 0; n++) {
-        double cpu = (double)(missing - n) * (double)slot / e->cpu_rate, link = start + (double)n * (double)slot / m->in_rate;
+        double cpu = (double)(missing - n) * (double)slot / e->cpu_rate,
+               link = start + (double)n * (double)slot / m->in_rate;
         double t = cpu > link ? cpu : link;
         if (t < best) {
             best = t;
@@ -283,10 +292,10 @@ static uint32_t link_share(const struct device_stage *d, uint64_t slot, uint32_t
     return share;
 }
 
-/* Brings the link's share of the missing experts to the ring and has the device compute them; they are not wanted any more. Those
- * that most rows have chosen go: a device reads an expert once for all of them. */
-static enum strata_result compute_over_link(struct device_stage *d, const struct st_command *c, uint32_t k, uint32_t missing,
-                                            struct strata_error *err)
+/* Brings the link's share of the missing experts to the ring and has the device compute them; they are not wanted any
+ * more. Those that most rows have chosen go: a device reads an expert once for all of them. */
+static enum strata_result compute_over_link(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                            uint32_t missing, struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;
@@ -326,11 +335,12 @@ static enum strata_result compute_over_link(struct device_stage *d, const struct
 static void lose_helper(struct device_stage *d, const struct strata_error *why)
 {
     d->experts->helper_lost = true;
-    snprintf(d->base.note, sizeof d->base.note, "the helper is lost, the CPU computes in its place: %.*s", 240, why->text);
+    snprintf(d->base.note, sizeof d->base.note, "the helper is lost, the CPU computes in its place: %.*s", 240,
+             why->text);
 }
 
-/* Gives the helper those of the missing experts that it has; they are not wanted any more. Returns their entries, whose rows come
- * first. */
+/* Gives the helper those of the missing experts that it has; they are not wanted any more. Returns their entries, whose
+ * rows come first. */
 static int32_t ask_helper(struct device_stage *d, uint32_t k, int32_t n)
 {
     struct st_device_experts *e = d->experts;
@@ -386,8 +396,10 @@ static enum strata_result ask_host(struct device_stage *d, const struct st_comma
     return r ? r : t->event_record(d->dev->compute, e->routed, err);
 }
 
-/* The host's step for layer k of the set: waits for the router, computes what is missing, sends it behind what the device does. */
-static enum strata_result answer(struct device_stage *d, const struct st_command *c, uint32_t k, struct strata_error *err)
+/* The host's step for layer k of the set: waits for the router, computes what is missing, sends it behind what the
+ * device does. */
+static enum strata_result answer(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                 struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     const struct st_experts *a = &c->u.experts;
@@ -431,7 +443,8 @@ void st_device_experts_report(const struct st_stage *stage, char *out, size_t si
     const struct st_device_experts *e = d->experts;
     double asked = d->store.asked ? (double)d->store.asked : 1, steps = e->steps ? (double)e->steps : 1;
     snprintf(out, size,
-             "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s), %.1f %% brought over the "
+             "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s), "
+             "%.1f %% brought over the "
              "link, %.1f %% computed by a helper; a layer waited %.1f us for its router and %.1f us for the CPU",
              stage->name, 100 * (double)d->store.hit / asked, 100 * (double)e->by_cpu / asked,
              e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0, 100 * (double)e->over_link / asked,
@@ -441,8 +454,8 @@ void st_device_experts_report(const struct st_stage *stage, char *out, size_t si
 /* A stretch of a window between two steps of the host. */
 struct stretch {
     const struct st_program *program;
-    size_t from, to;              /* commands */
-    const struct st_command *end; /* experts whose sum comes first, or NULL */
+    size_t from, to;                      /* commands */
+    const struct st_command *end;         /* experts whose sum comes first, or NULL */
     const struct st_command *begin, *own; /* experts whose input comes last; or that are computed */
 };
 
@@ -461,7 +474,8 @@ static enum strata_result give(struct device_stage *d, const struct stretch *s, 
 }
 
 /* The same by a graph, which is captured the first time. */
-static enum strata_result play(struct device_stage *d, struct st_graph **graph, const struct stretch *s, struct strata_error *err)
+static enum strata_result play(struct device_stage *d, struct st_graph **graph, const struct stretch *s,
+                               struct strata_error *err)
 {
     if (!(d->dev->info.features & ST_FEATURE_GRAPHS))
         return give(d, s, err);
@@ -492,8 +506,8 @@ size_t st_experts_commands(const struct st_program *p)
     return n;
 }
 
-enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind, const struct st_program *p,
-                                            struct strata_error *err)
+enum strata_result st_device_experts_window(struct device_stage *d, enum st_window_kind kind,
+                                            const struct st_program *p, struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;

@@ -1,5 +1,5 @@
-/* What the files of a stage's experts share (expert_store.h has the idea): stage_experts.c windows, stage_experts_prompt.c prompts
- * and exchanges, stage_experts_open.c memory and opening. */
+/* What the files of a stage's experts share (expert_store.h has the idea): stage_experts.c windows,
+ * stage_experts_prompt.c prompts and exchanges, stage_experts_open.c memory and opening. */
 #ifndef ST_ENGINE_STAGE_EXPERTS_H
 #define ST_ENGINE_STAGE_EXPERTS_H
 
@@ -19,8 +19,8 @@ enum {
 struct st_host_layer {
     int32_t layer; /* for messages */
     struct st_weight gate, up, down;
-    const uint8_t **at[3];                /* [experts] places of gate, up, down */
-    uint32_t section[3], skip[3];         /* where they begin: tensor, and bytes in an expert's part of it */
+    const uint8_t **at[3];        /* [experts] places of gate, up, down */
+    uint32_t section[3], skip[3]; /* where they begin: tensor, and bytes in an expert's part of it */
 };
 
 struct st_exchange {
@@ -31,16 +31,16 @@ struct st_exchange {
 
 struct st_device_experts {
     uint32_t experts, used, hidden, width;
-    uint32_t entries;      /* of the largest window */
-    uint64_t where_bytes;  /* of the list before the rows from the host */
+    uint32_t entries;     /* of the largest window */
+    uint64_t where_bytes; /* of the list before the rows from the host */
     st_addr lists, ring;
-    uint64_t pitch;        /* of the ring's places */
+    uint64_t pitch; /* of the ring's places */
     /* Page-locked: */
     uint8_t *locked;
-    int32_t *ids;          /* [entries] chosen experts of a window */
-    float *m;              /* [rows][hidden] its input */
-    uint8_t *back;         /* list of rows, then rows, that go to the device */
-    uint64_t *places;      /* [layers][2][experts] as on the device */
+    int32_t *ids;                    /* [entries] chosen experts of a window */
+    float *m;                        /* [rows][hidden] its input */
+    uint8_t *back;                   /* list of rows, then rows, that go to the device */
+    uint64_t *places;                /* [layers][2][experts] as on the device */
     int32_t *first[ST_STAGE_PASSES]; /* [layers][experts + 1] of prompts */
     bool counted[ST_STAGE_PASSES];   /* they are on their way */
     /* The CPU's part: */
@@ -53,17 +53,18 @@ struct st_device_experts {
     struct st_pace pace;
     struct st_helper *helper; /* or NULL */
     bool helper_lost;
-    double waited, computed;    /* seconds of windows: for routers, of the CPU's experts */
-    uint64_t cpu_bytes, steps;  /* of experts that the CPU computed in them; layers that waited for the host */
-    double cpu_rate;  /* bytes of experts per second that the CPU computes in windows, as measured; 0: not yet */
-    uint64_t over_link, by_cpu, by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
+    double waited, computed;   /* seconds of windows: for routers, of the CPU's experts */
+    uint64_t cpu_bytes, steps; /* of experts that the CPU computed in them; layers that waited for the host */
+    double cpu_rate; /* bytes of experts per second that the CPU computes in windows, as measured; 0: not yet */
+    uint64_t over_link, by_cpu,
+        by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
     struct st_expert_host *host;
-    uint8_t *memory;  /* of all that follows */
+    uint8_t *memory; /* of all that follows */
     float *h;
     struct st_act_buffer acts, hacts;
-    uint8_t *staged;  /* [ST_STAGED][sections] buffers of reads */
-    int32_t *group;   /* [experts + 1] first, then [entries] entry, [entries] where */
-    int32_t *some;    /* [experts + 1] first of the experts that are computed, then [entries] entry */
+    uint8_t *staged;                   /* [ST_STAGED][sections] buffers of reads */
+    int32_t *group;                    /* [experts + 1] first, then [entries] entry, [entries] where */
+    int32_t *some;                     /* [experts + 1] first of the experts that are computed, then [entries] entry */
     uint8_t *wanted, *marked, *helped; /* [experts] each */
     struct st_event *routed, *ready[ST_RING_PARTS], *free_again[ST_RING_PARTS];
     bool in_use[ST_RING_PARTS];
@@ -80,23 +81,25 @@ static inline uint64_t st_where_bytes(uint32_t used)
 
 /* stage_experts.c */
 /* Lowers and launches a step of an experts command for all experts, or a part of it. */
-enum strata_result st_experts_give_part(struct device_stage *d, const struct st_command *c, const struct st_gpu_experts_part *part,
-                                        struct strata_error *err);
-enum strata_result st_experts_give_step(struct device_stage *d, const struct st_command *c, enum st_gpu_experts_step step,
-                                        struct strata_error *err);
+enum strata_result st_experts_give_part(struct device_stage *d, const struct st_command *c,
+                                        const struct st_gpu_experts_part *part, struct strata_error *err);
+enum strata_result st_experts_give_step(struct device_stage *d, const struct st_command *c,
+                                        enum st_gpu_experts_step step, struct strata_error *err);
 size_t st_experts_commands(const struct st_program *p);
 
 /* stage_experts_prompt.c */
 /* The command of a prompt, for layer k of the set. */
-enum strata_result st_experts_prompt(struct device_stage *d, const struct st_command *c, uint32_t k, struct strata_error *err);
+enum strata_result st_experts_prompt(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                     struct strata_error *err);
 /* Copies tensors [from, to) of an expert that is in the arena to a place laid out like a slot, on the copy queue. */
 enum strata_result st_experts_copy(struct device_stage *d, uint32_t k, const uint8_t *arena, uint32_t from, uint32_t to,
                                    st_addr place, struct strata_error *err);
-/* Brings tensors [from, to) of experts [first, end) that have a place of the ring's part in layer k's second list to that place; the
- * compute queue waits for them. */
-enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t first, uint32_t end, int part, uint32_t from,
-                                    uint32_t to, struct strata_error *err);
-/* The expert's place in the device's first list as the store has it, in the host's copy; and the lists to the device. */
+/* Brings tensors [from, to) of experts [first, end) that have a place of the ring's part in layer k's second list to
+ * that place; the compute queue waits for them. */
+enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t first, uint32_t end, int part,
+                                    uint32_t from, uint32_t to, struct strata_error *err);
+/* The expert's place in the device's first list as the store has it, in the host's copy; and the lists to the device.
+ */
 void st_experts_set_place(struct device_stage *d, uint32_t layer, uint32_t expert);
 enum strata_result st_experts_send_places(struct device_stage *d, struct strata_error *err);
 

@@ -1,7 +1,8 @@
 /* Memory and opening of a stage's experts that are not all on its device.
  *
- * Behind the stage's buffers on the device: room for the rows of outputs that come from the host, at a whole number of rows behind
- * each program's own outputs (the sum reads both by one list of row numbers); the two lists of places of every layer; the ring. */
+ * Behind the stage's buffers on the device: room for the rows of outputs that come from the host, at a whole number of
+ * rows behind each program's own outputs (the sum reads both by one list of row numbers); the two lists of places of
+ * every layer; the ring. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ static const struct st_experts *shape_of(const struct device_stage *d)
     return NULL;
 }
 
-/* Bytes on the device, in the order in which they lie: rows from the host, with a row and a list before them; lists; ring. */
+/* Bytes on the device, in the order in which they lie: rows from the host, with a row and a list before them; lists;
+ * ring. */
 struct parts {
     uint64_t rows, lists, ring;
 };
@@ -32,13 +34,15 @@ struct parts {
 static struct parts parts_of(const struct device_stage *d, const struct st_experts *a)
 {
     uint64_t row = (uint64_t)a->hidden * sizeof(float);
-    return (struct parts){.rows = st_stage_align(st_where_bytes(a->used) + row + (uint64_t)ST_GPU_WINDOW * a->used * row),
-                          .lists = st_stage_align((uint64_t)d->store.set.count * 2 * d->store.set.experts * sizeof(uint64_t)),
-                          .ring = (uint64_t)ST_RING_PARTS * ST_RING_EXPERTS * st_expert_set_largest(&d->store.set)};
+    return (struct parts){
+        .rows = st_stage_align(st_where_bytes(a->used) + row + (uint64_t)ST_GPU_WINDOW * a->used * row),
+        .lists = st_stage_align((uint64_t)d->store.set.count * 2 * d->store.set.experts * sizeof(uint64_t)),
+        .ring = (uint64_t)ST_RING_PARTS * ST_RING_EXPERTS * st_expert_set_largest(&d->store.set)};
 }
 
 /* The page-locked part of host memory; base NULL only counts. */
-static uint64_t place_locked(struct st_device_experts *e, const struct device_stage *d, const struct st_experts *a, uint8_t *base)
+static uint64_t place_locked(struct st_device_experts *e, const struct device_stage *d, const struct st_experts *a,
+                             uint8_t *base)
 {
     struct st_bump b = {.base = base};
     uint64_t entries = (uint64_t)ST_GPU_WINDOW * a->used, layers = d->store.set.count, experts = d->store.set.experts;
@@ -64,16 +68,17 @@ static uint64_t staged_bytes(const struct device_stage *d)
 }
 
 /* The rest of host memory, from a multiple of a page. */
-static uint64_t place_host(struct st_device_experts *e, const struct device_stage *d, const struct st_experts *a, uint8_t *base)
+static uint64_t place_host(struct st_device_experts *e, const struct device_stage *d, const struct st_experts *a,
+                           uint8_t *base)
 {
     struct st_bump b = {.base = base};
     uint64_t entries = (uint64_t)ST_GPU_WINDOW * a->used, experts = d->store.set.experts;
     e->staged = st_bump_take(&b, ST_STAGED, staged_bytes(d));
     e->h = st_bump_take(&b, entries * a->width, sizeof *e->h);
-    st_act_buffer_place(&e->acts, st_bump_take(&b, st_act_buffer_bytes(ST_GPU_WINDOW, a->hidden, st_act_bytes), 1), ST_GPU_WINDOW,
-                        a->hidden, st_act_bytes);
-    st_act_buffer_place(&e->hacts, st_bump_take(&b, st_act_buffer_bytes(entries, a->width, st_act_bytes), 1), entries, a->width,
-                        st_act_bytes);
+    st_act_buffer_place(&e->acts, st_bump_take(&b, st_act_buffer_bytes(ST_GPU_WINDOW, a->hidden, st_act_bytes), 1),
+                        ST_GPU_WINDOW, a->hidden, st_act_bytes);
+    st_act_buffer_place(&e->hacts, st_bump_take(&b, st_act_buffer_bytes(entries, a->width, st_act_bytes), 1), entries,
+                        a->width, st_act_bytes);
     e->group = st_bump_take(&b, experts + 1 + 2 * entries, sizeof *e->group);
     e->some = st_bump_take(&b, experts + 1 + entries, sizeof *e->some);
     e->wanted = st_bump_take(&b, experts, 1);
@@ -82,8 +87,8 @@ static uint64_t place_host(struct st_device_experts *e, const struct device_stag
     return (b.peak + PAGE - 1) / PAGE * PAGE;
 }
 
-enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t *device, uint64_t *host, uint64_t *locked,
-                                          struct strata_error *err)
+enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t *device, uint64_t *host,
+                                          uint64_t *locked, struct strata_error *err)
 {
     const struct st_experts *a = shape_of(d);
     struct st_device_experts e = {0};
@@ -125,8 +130,9 @@ st_addr st_experts_list(const struct device_stage *d, uint32_t layer)
     return d->memory + d->at.experts + rows + (uint64_t)layer * 2 * d->store.set.experts * sizeof(uint64_t);
 }
 
-enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t, uint32_t experts,
-                                         const void **base, const void **places, struct strata_error *err)
+enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t,
+                                         uint32_t experts, const void **base, const void **places,
+                                         struct strata_error *err)
 {
     struct device_stage *d = user;
     uint32_t layer, section;
@@ -157,7 +163,8 @@ static bool find_section(const struct st_expert_layer *l, const struct st_weight
     return false;
 }
 
-static enum strata_result open_layer(struct device_stage *d, const struct st_command *c, uint32_t k, struct strata_error *err)
+static enum strata_result open_layer(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                     struct strata_error *err)
 {
     struct st_device_experts *e = d->experts;
     struct st_host_layer *l = &e->layer[k];
@@ -166,7 +173,8 @@ static enum strata_result open_layer(struct device_stage *d, const struct st_com
     struct st_weight *w[3] = {&l->gate, &l->up, &l->down};
     for (int i = 0; i < 3; i++) {
         if (!find_section(&d->store.set.layer[k], w[i], &l->section[i], &l->skip[i]))
-            return st_fail(err, STRATA_E_INTERNAL, "%s: experts of layer %d are not where they were", d->base.name, c->layer);
+            return st_fail(err, STRATA_E_INTERNAL, "%s: experts of layer %d are not where they were", d->base.name,
+                           c->layer);
         if (!(l->at[i] = calloc(e->experts, sizeof *l->at[i])))
             return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
         w[i]->places = l->at[i];
@@ -175,7 +183,8 @@ static enum strata_result open_layer(struct device_stage *d, const struct st_com
 }
 
 /* The model once more with weights in the file: what the CPU multiplies with. */
-static enum strata_result open_host_model(struct device_stage *d, const struct st_stage_config *c, struct strata_error *err)
+static enum strata_result open_host_model(struct device_stage *d, const struct st_stage_config *c,
+                                          struct strata_error *err)
 {
     struct st_device_experts *e = d->experts;
     struct st_bump state = {0}, buffers = {0};
@@ -197,7 +206,8 @@ static enum strata_result open_host_model(struct device_stage *d, const struct s
             if (p[i]->commands[n].op == ST_OP_experts && k < d->store.set.count)
                 r = open_layer(d, &p[i]->commands[n], k++, err);
     return !r && k != d->store.set.count
-               ? st_fail(err, STRATA_E_INTERNAL, "%s: %u layers have experts, %u tensors of them", d->base.name, k, d->store.set.count)
+               ? st_fail(err, STRATA_E_INTERNAL, "%s: %u layers have experts, %u tensors of them", d->base.name, k,
+                         d->store.set.count)
                : r;
 }
 
@@ -221,7 +231,8 @@ static enum strata_result fill_slots(struct device_stage *d, struct strata_error
         const struct st_expert_layer *l = &d->store.set.layer[slot->layer];
         for (uint32_t s = 0; s < l->sections && !r; s++)
             r = st_device_copy_weights(d, d->memory + d->at.slots + slot->at + l->section[s].at,
-                                       l->section[s].tensor->data + slot->expert * l->section[s].bytes, l->section[s].bytes, err);
+                                       l->section[s].tensor->data + slot->expert * l->section[s].bytes,
+                                       l->section[s].bytes, err);
     }
     return r;
 }
@@ -245,15 +256,15 @@ static enum strata_result open_memory(struct device_stage *d, const struct st_ex
 {
     struct st_device_experts *e = d->experts;
     void *memory;
-    enum strata_result r =
-        st_device_table(d)->host_allocate(d->dev->rt, place_locked(e, d, a, NULL), &memory, err);
+    enum strata_result r = st_device_table(d)->host_allocate(d->dev->rt, place_locked(e, d, a, NULL), &memory, err);
     if (r)
         return r;
     e->locked = memory;
     place_locked(e, d, a, e->locked);
     uint64_t bytes = place_host(e, d, a, NULL);
     if (!(e->memory = aligned_alloc(PAGE, bytes)))
-        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for %llu bytes beside experts", d->base.name, (unsigned long long)bytes);
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for %llu bytes beside experts", d->base.name,
+                       (unsigned long long)bytes);
     place_host(e, d, a, e->memory);
     return STRATA_OK;
 }
@@ -270,7 +281,8 @@ static enum strata_result first_places(struct device_stage *d, struct strata_err
     return st_experts_send_places(d, err);
 }
 
-enum strata_result st_device_experts_open(struct device_stage *d, const struct st_stage_config *c, struct strata_error *err)
+enum strata_result st_device_experts_open(struct device_stage *d, const struct st_stage_config *c,
+                                          struct strata_error *err)
 {
     const struct st_experts *a = shape_of(d);
     struct st_device_experts *e = d->experts = calloc(1, sizeof *e);

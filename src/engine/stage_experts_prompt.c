@@ -1,5 +1,5 @@
-/* Prompts of a stage whose experts are not all on its device: the missing ones are brought through a ring. And exchanges: experts
- * that a text wants come to the slots of others. The idea: expert_store.h. */
+/* Prompts of a stage whose experts are not all on its device: the missing ones are brought through a ring. And
+ * exchanges: experts that a text wants come to the slots of others. The idea: expert_store.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ struct run {
     int part;
 };
 
-/* The second list of layer k: slots, and places in the ring for the missing experts that are wanted (NULL: all); cut into runs.
- * Returns how many; *brought: experts that come through the ring. */
+/* The second list of layer k: slots, and places in the ring for the missing experts that are wanted (NULL: all); cut
+ * into runs. Returns how many; *brought: experts that come through the ring. */
 static uint32_t cut(struct device_stage *d, uint32_t k, const uint8_t *wanted, struct run *runs, uint32_t *brought)
 {
     struct st_device_experts *e = d->experts;
@@ -46,9 +46,10 @@ static uint32_t cut(struct device_stage *d, uint32_t k, const uint8_t *wanted, s
 
 /* Copies tensors [from, to) of an expert to a place laid out like a slot, if it is in the arena. */
 enum strata_result st_experts_copy(struct device_stage *d, uint32_t k, const uint8_t *arena, uint32_t from, uint32_t to,
-                                      st_addr place, struct strata_error *err)
+                                   st_addr place, struct strata_error *err)
 {
-    const struct st_expert_section *a = &d->store.set.layer[k].section[from], *b = &d->store.set.layer[k].section[to - 1];
+    const struct st_expert_section *a = &d->store.set.layer[k].section[from],
+                                   *b = &d->store.set.layer[k].section[to - 1];
     return st_device_table(d)->copy_in(d->dev->copy, place + a->at, arena + a->at, b->at + b->bytes - a->at, err);
 }
 
@@ -77,16 +78,16 @@ static enum strata_result copy_reads(struct device_stage *d, struct st_expert_re
         if (!r)
             r = st_expert_host_finish(d->experts->host, err);
         for (size_t j = first; j < i && !r; j++)
-            r = t->copy_in(d->dev->copy, to[j], reads[j].data, d->store.set.layer[reads[j].layer].section[reads[j].section].bytes,
-                           err);
+            r = t->copy_in(d->dev->copy, to[j], reads[j].data,
+                           d->store.set.layer[reads[j].layer].section[reads[j].section].bytes, err);
         if (!r)
             r = st_device_piece_given(d, piece, err);
     }
     return r;
 }
 
-enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t first, uint32_t end, int part, uint32_t from,
-                                    uint32_t to, struct strata_error *err)
+enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t first, uint32_t end, int part,
+                                    uint32_t from, uint32_t to, struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;
@@ -118,8 +119,8 @@ enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t
 }
 
 /* One of the two phases: gates and ups, or downs. */
-static enum strata_result phase(struct device_stage *d, const struct st_command *c, uint32_t k, const struct run *runs, uint32_t n,
-                                enum st_gpu_experts_step step, struct strata_error *err)
+static enum strata_result phase(struct device_stage *d, const struct st_command *c, uint32_t k, const struct run *runs,
+                                uint32_t n, enum st_gpu_experts_step step, struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;
@@ -127,7 +128,8 @@ static enum strata_result phase(struct device_stage *d, const struct st_command 
     enum strata_result r = STRATA_OK;
     for (uint32_t i = 0; i < n && !r; i++) {
         const struct st_gpu_experts_part part = {.step = step, .from = runs[i].from, .to = runs[i].to, .brought = true};
-        r = st_experts_bring(d, k, runs[i].from, runs[i].to, runs[i].part, from, step == ST_EXPERTS_UP ? last : last + 1, err);
+        r = st_experts_bring(d, k, runs[i].from, runs[i].to, runs[i].part, from,
+                             step == ST_EXPERTS_UP ? last : last + 1, err);
         if (!r)
             r = st_experts_give_part(d, c, &part, err);
         if (!r)
@@ -157,7 +159,8 @@ static enum strata_result wait_for_router(struct device_stage *d, const struct s
     return STRATA_OK;
 }
 
-enum strata_result st_experts_prompt(struct device_stage *d, const struct st_command *c, uint32_t k, struct strata_error *err)
+enum strata_result st_experts_prompt(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                     struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     const struct st_experts *a = &c->u.experts;
@@ -177,7 +180,8 @@ enum strata_result st_experts_prompt(struct device_stage *d, const struct st_com
         r = wait_for_router(d, c, first, err);
     uint32_t brought, n = cut(d, k, few ? e->wanted : NULL, runs, &brought);
     if (!r)
-        r = t->copy_in(d->dev->compute, st_experts_list(d, k) + list, e->places + ((uint64_t)k * 2 + 1) * e->experts, list, err);
+        r = t->copy_in(d->dev->compute, st_experts_list(d, k) + list, e->places + ((uint64_t)k * 2 + 1) * e->experts,
+                       list, err);
     if (!r)
         r = phase(d, c, k, runs, n, ST_EXPERTS_UP, err);
     if (!r)
@@ -204,7 +208,8 @@ enum strata_result st_experts_send_places(struct device_stage *d, struct strata_
                                        (uint64_t)d->store.set.count * 2 * e->experts * sizeof *e->places, err);
 }
 
-static enum strata_result begin_exchange(struct device_stage *d, const struct st_expert_swap *swap, struct strata_error *err)
+static enum strata_result begin_exchange(struct device_stage *d, const struct st_expert_swap *swap,
+                                         struct strata_error *err)
 {
     const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;

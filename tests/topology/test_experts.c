@@ -1,5 +1,6 @@
-/* Experts that are not all on the devices give the same bits: windows, prompts, any share of them in slots, in host memory, in the
- * file. Simulated devices; the demo model, the released model's widths, and one with many small experts. */
+/* Experts that are not all on the devices give the same bits: windows, prompts, any share of them in slots, in host
+ * memory, in the file. Simulated devices; the demo model, the released model's widths, and one with many small experts.
+ */
 #include "test.h"
 
 #include <stdio.h>
@@ -45,12 +46,8 @@ static void make_many(struct make_model *m)
 
 static struct strata_engine_options options(const char *devices, const char *cache)
 {
-    return (struct strata_engine_options){.devices = devices,
-                                          .expert_cache = cache,
-                                          .threads = 2,
-                                          .context = 256,
-                                          .prefill = 48,
-                                          .sessions = 1};
+    return (struct strata_engine_options){
+        .devices = devices, .expert_cache = cache, .threads = 2, .context = 256, .prefill = 48, .sessions = 1};
 }
 
 static struct strata_engine *open_engine(const struct strata_model *model, const struct strata_engine_options *o)
@@ -86,7 +83,8 @@ static float *read_all(struct strata_engine *e, size_t evals, size_t *bytes)
     return logits;
 }
 
-static float *read_with(const struct strata_model *model, const struct strata_engine_options *o, size_t evals, size_t *bytes)
+static float *read_with(const struct strata_model *model, const struct strata_engine_options *o, size_t evals,
+                        size_t *bytes)
 {
     struct strata_engine *e = open_engine(model, o);
     float *logits = read_all(e, evals, bytes);
@@ -191,8 +189,9 @@ static void another_card_helps_with_the_same_bits(void **state)
 {
     (void)state;
     /* The second time a launch in the middle of the windows fails, and the card is lost. */
-    static const char *const machines[] = {"sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G",
-                                           "sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G:late=8"};
+    static const char *const machines[] = {
+        "sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G",
+        "sim:gfx1100:24G:bw=9000G:link=1000G,sim:gfx90a:8G:bw=500G:link=1000G:late=8"};
     size_t bytes, want_bytes;
     struct strata_engine_options all = options("sim:gfx1100:24G", NULL);
     float *want = read_with(wide, &all, 3, &want_bytes);
@@ -306,8 +305,8 @@ static void what_a_text_chooses_comes_to_the_slots(void **state)
         asked[half] += d->store.asked - a;
         hit[half] += d->store.hit - h;
     }
-    print_message("# hits: %.2f of the first hundred tokens' choices, %.2f of the next\n", (double)hit[0] / (double)asked[0],
-                  (double)hit[1] / (double)asked[1]);
+    print_message("# hits: %.2f of the first hundred tokens' choices, %.2f of the next\n",
+                  (double)hit[0] / (double)asked[0], (double)hit[1] / (double)asked[1]);
     assert_true(hit[1] * asked[0] > hit[0] * asked[1]);
     char line[400];
     st_device_experts_report(e->stages[0], line, sizeof line);
@@ -400,8 +399,8 @@ static void damaged_and_foreign_profiles_are_refused(void **state)
     }
 }
 
-/* The file loses its end while it is open: a request that needs experts from there fails and names the file; with the bytes back,
- * the engine goes on. */
+/* The file loses its end while it is open: a request that needs experts from there fails and names the file; with the
+ * bytes back, the engine goes on. */
 static void a_file_that_shortens_fails_the_request_and_not_the_engine(void **state)
 {
     (void)state;
