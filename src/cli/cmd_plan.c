@@ -175,12 +175,13 @@ static int plan(const struct plan_args *a)
 {
     struct st_host h;
     struct strata_engine_options o;
+    char cache[ST_CACHE_PATH];
     struct strata_engine *e = NULL;
     struct strata_error err;
     int status = st_host_open_model("plan", a->engine.model, &h);
     if (status)
         return status;
-    if (st_engine_options(&a->engine, &o, &err) || st_engine_plan_only(h.model, &o, &e, &err))
+    if (st_engine_options(&a->engine, cache, &o, &err) || st_engine_plan_only(h.model, &o, &e, &err))
         status = st_report(&err);
     else if (a->json)
         status = st_print_json(plan_json(e));

@@ -10,7 +10,8 @@ static enum strata_result make(void *user, struct st_backend **out, struct strat
     if (!a->model)
         return st_fail(err, STRATA_E_ARGUMENT, "serve: which model? give -m FILE or STRATA_MODEL");
     struct strata_engine_options o;
-    enum strata_result r = st_engine_options(a, &o, err);
+    char cache[ST_CACHE_PATH];
+    enum strata_result r = st_engine_options(a, cache, &o, err);
     return r ? r : st_backend_strata(a->model, &o, st_say_placement, out, err);
 }
 

@@ -38,7 +38,8 @@ int st_host_open_model(const char *command, const char *path, struct st_host *ou
     return status;
 }
 
-enum strata_result st_engine_options(const struct st_engine_args *a, struct strata_engine_options *out, struct strata_error *err)
+enum strata_result st_engine_options(const struct st_engine_args *a, char cache[ST_CACHE_PATH], struct strata_engine_options *out,
+                                     struct strata_error *err)
 {
     uint32_t prefill = 0;
     if (a->prefill && strcmp(a->prefill, "auto") != 0) {
@@ -63,6 +64,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, struct stra
         .session_disk = a->session_disk,
         .check = st_check_names[a->check],
         .simulate = st_executor_names[a->simulate],
+        .program_cache = st_cache_directory(a->cache, cache),
         .threads = (int)a->threads,
         .context = (uint32_t)a->context,
         .prefill = prefill,
@@ -91,9 +93,10 @@ void st_say_placement(const struct strata_engine *engine)
 int st_host_open(const char *command, const struct st_engine_args *a, bool quiet, struct st_host *out)
 {
     struct strata_engine_options o;
+    char cache[ST_CACHE_PATH];
     struct strata_error err;
     int status = st_host_open_model(command, a->model, out);
-    if (!status && st_engine_options(a, &o, &err))
+    if (!status && st_engine_options(a, cache, &o, &err))
         status = st_report(&err);
     if (!status && strata_engine_create(out->model, &o, &out->engine, &err))
         status = st_report(&err);

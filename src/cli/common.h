@@ -12,7 +12,7 @@
 /* ---- model and engine ---- */
 
 struct st_engine_args {
-    const char *model, *device, *cpu, *layer_split, *vram_limit;
+    const char *model, *device, *cache, *cpu, *layer_split, *vram_limit;
     const char *prefill; /* "auto" (NULL) or a number */
     const char *expert_cache, *expert_profile, *ple;
     int check, simulate; /* indices into st_check_names and st_executor_names */
@@ -52,6 +52,8 @@ extern const char *const st_kv_names[], *const st_rope_names[];
     ST_TEXT("expert-profile", 0, &(a).expert_profile, "FILE", "which experts those are at first (see strata profile)"), \
     ST_CHOICE("check", 0, &(a).check, st_check_names, "HOW", "find faults of devices where they are born: none, sync, runtime"), \
     ST_CHOICE("sim", 0, &(a).simulate, st_executor_names, "KIND", "what runs simulated devices: cpu or fibers"), \
+    ST_TEXT("cache", 0, &(a).cache, "DIR", \
+            "where programs that drivers compiled are kept (default: strata in the user's cache directory)"), \
     ST_TEXT("prefill", 0, &(a).prefill, "N", \
             "most prompt tokens read in one pass (default: auto, up to 8192 as memory allows, 256 with layers on the CPU)"), \
     ST_CHOICE("kv", 0, &(a).kv, st_kv_names, "TYPE", "keys and values kept as f16, f32, int8 or q4 (default: f16)"), \
@@ -72,8 +74,9 @@ extern const char *const st_kv_names[], *const st_rope_names[];
     ST_NUMBER("spec-min-p", 0, &(a).spec_min_p, 0, 1, "P", \
               "the draft layer stops at a token less probable than P (default: 0.5)")
 
-/* The options for the engine. */
-enum strata_result st_engine_options(const struct st_engine_args *a, struct strata_engine_options *out, struct strata_error *err);
+/* The options for the engine; cache must live until there is one. */
+enum strata_result st_engine_options(const struct st_engine_args *a, char cache[ST_CACHE_PATH], struct strata_engine_options *out,
+                                     struct strata_error *err);
 /* Where the model lies, to standard error, when more than the CPU computes. */
 void st_say_placement(const struct strata_engine *engine);
 

@@ -12,30 +12,28 @@
 const char *const st_check_names[] = {"none", "sync", "runtime", NULL};
 const char *const st_executor_names[] = {"cpu", "fibers", NULL};
 
-static void cache_directory(char *out, size_t size)
+const char *st_cache_directory(const char *asked, char buffer[ST_CACHE_PATH])
 {
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
+    if (asked)
+        return asked;
     if (base && base[0] == '/')
-        n = snprintf(out, size, "%s/strata", base);
+        n = snprintf(buffer, ST_CACHE_PATH, "%s/strata", base);
     else if (home && home[0] == '/')
-        n = snprintf(out, size, "%s/.cache/strata", home);
-    if (n < 0 || (size_t)n >= size)
-        out[0] = 0;
+        n = snprintf(buffer, ST_CACHE_PATH, "%s/.cache/strata", home);
+    return n < 0 || n >= ST_CACHE_PATH ? NULL : buffer;
 }
 
 enum strata_result st_device_args_open(const struct st_device_args *args, bool list_all, struct st_devices **out,
                                        struct strata_error *err)
 {
-    char cache[512];
-    cache_directory(cache, sizeof cache);
+    char cache[ST_CACHE_PATH];
     struct st_device_options options = {
         .devices = args->devices,
         .check = (enum st_check)args->check,
         .executor = st_executor_names[args->executor],
-        .cache = args->cache ? args->cache
-                 : cache[0]  ? cache
-                             : NULL,
+        .cache = st_cache_directory(args->cache, cache),
         .sysfs = args->sysfs,
         .libraries = {{"cuda", args->cuda}, {"hip", args->hip}, {"opencl", args->opencl}},
         .list_all = list_all,

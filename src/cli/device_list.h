@@ -16,6 +16,10 @@ struct st_device_args {
 };
 extern const char *const st_check_names[], *const st_executor_names[];
 
+enum { ST_CACHE_PATH = 512 };
+/* The directory that is asked for, or strata in the user's cache directory (then in buffer); NULL when there is none. */
+const char *st_cache_directory(const char *asked, char buffer[ST_CACHE_PATH]);
+
 #define ST_DEVICE_OPTIONS(a)                                                                                           \
     ST_TEXT(                                                                                                           \
         "device", 'd', &(a).devices, "LIST",                                                                           \

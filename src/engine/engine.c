@@ -231,6 +231,8 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     if (!r)
         r = keep_text(&e->options.expert_cache, &e->expert_cache, err);
     if (!r)
+        r = keep_text(&e->options.program_cache, &e->program_cache, err);
+    if (!r)
         r = keep_text(&e->options.expert_profile, &e->profile_path, err);
     struct st_model_options bind = bind_options(e);
     if (!r)
@@ -332,6 +334,7 @@ void strata_engine_free(struct strata_engine *e)
     free(e->profile_path);
     free(e->ple_path);
     free(e->expert_cache);
+    free(e->program_cache);
     free(e->slot);
     free(e->row_memory);
     free(e);

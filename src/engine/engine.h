@@ -49,7 +49,7 @@ struct strata_engine {
     struct st_gguf *draft_gguf; /* NULL: none, or inside the model's file */
     struct st_gguf *ngram_gguf; /* NULL: the n-gram table is in the model's file */
     struct st_expert_profile *profile; /* or NULL */
-    char *mtp_path, *profile_path, *ple_path, *expert_cache, *session_dir; /* the engine's copies */
+    char *mtp_path, *profile_path, *ple_path, *expert_cache, *program_cache, *session_dir; /* the engine's copies */
     struct st_model bound; /* the whole model, weights in the file: shapes, types, host-side tables */
     struct st_model_dims dims;
     struct strata_engine_options options;

@@ -10,7 +10,7 @@ static enum strata_result device_options(const struct strata_engine *e, struct s
 {
     const struct strata_engine_options *o = &e->options;
     *out = (struct st_device_options){
-        .devices = o->devices, .executor = o->simulate, .runtimes = e->runtimes, .images = e->images};
+        .devices = o->devices, .executor = o->simulate, .cache = o->program_cache, .runtimes = e->runtimes, .images = e->images};
     if (!o->check || !strcmp(o->check, "none"))
         out->check = ST_CHECK_NONE;
     else if (!strcmp(o->check, "sync"))

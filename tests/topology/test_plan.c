@@ -366,13 +366,14 @@ static void layers_that_no_card_holds_go_to_the_cpu(void **state)
 
 /* Simulated devices that an automatic choice finds, as it finds cards: they have the image that every build holds. */
 extern const struct st_runtime st_runtime_sim;
-static const char *described;
+static const char *described, *cache_seen;
 
 static enum strata_result open_described(const struct st_runtime_options *o, struct st_rt **out,
                                          struct strata_error *err)
 {
     struct st_runtime_options own = *o;
     own.devices = described;
+    cache_seen = o->cache;
     return st_runtime_sim.open(&own, out, err);
 }
 
@@ -387,6 +388,21 @@ static enum strata_result create_on(const char *cards, const struct strata_engin
     table.open = open_described;
     described = cards;
     return st_engine_create(f.model, o, tables, NULL, out, err);
+}
+
+static void runtimes_are_told_where_compiled_programs_are_kept(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_engine *e;
+    struct strata_engine_options o = options("card:0", NULL);
+    assert_ok(create_on("gfx1100:8G:as=card", &o, &e, &err), &err);
+    assert_null(cache_seen);
+    strata_engine_free(e);
+    o.program_cache = "/nothing/there";
+    assert_ok(create_on("gfx1100:8G:as=card", &o, &e, &err), &err);
+    assert_string_equal(cache_seen, "/nothing/there");
+    strata_engine_free(e);
 }
 
 static void a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name(void **state)
@@ -481,6 +497,7 @@ int main(void)
         cmocka_unit_test(a_device_that_only_slows_things_down_is_left_out_by_name),
         cmocka_unit_test(no_split_is_predicted_faster_than_the_automatic_one),
         cmocka_unit_test(layers_that_no_card_holds_go_to_the_cpu),
+        cmocka_unit_test(runtimes_are_told_where_compiled_programs_are_kept),
         cmocka_unit_test(a_card_that_lacks_a_kernel_is_left_out_of_auto_and_refused_by_name),
         cmocka_unit_test(the_cpu_is_measured_for_a_plan_and_not_at_every_start),
         cmocka_unit_test(limits_that_mean_nothing_are_mistakes),
