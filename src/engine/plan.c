@@ -40,6 +40,12 @@ struct candidate {
     struct st_stage_size *least; /* the same with no expert in its memory; NULL: the model has none, or a CPU */
 };
 
+/* What one token makes of the measured rates, from models measured on an H200 and on two CPUs (docs/benchmarks.md, "Predictions"):
+ * products of few rows read a device's memory at a share of the rate of large copies, a CPU's at a share of its read rate, the
+ * CPU's share of a layer's experts less, because every layer begins and ends it; and a small kernel takes as long as some dependent
+ * copies of a few KB. */
+static const double DEVICE_SHARE = 0.25, CPU_SHARE = 0.3, MISS_SHARE = 0.4, LAUNCH_STEPS = 2.5;
+
 struct planner {
     const struct st_plan_request *q;
     struct st_plan *plan;
@@ -208,9 +214,9 @@ static enum strata_result add_device(struct planner *p, int i)
     s->reserve = found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
     s->reserve = s->reserve < s->free ? s->reserve : s->free;
     s->limit = room(c);
-    s->memory_rate = m->copy_rate;
+    s->memory_rate = DEVICE_SHARE * m->copy_rate;
     s->link_rate = m->in_rate;
-    s->launch_seconds = m->step_us * 1e-6;
+    s->launch_seconds = LAUNCH_STEPS * m->step_us * 1e-6;
     c->out_rate = m->out_rate;
     c->notice = m->notice_us * 1e-6;
     return stated_limit(p, c);
@@ -257,7 +263,7 @@ static enum strata_result know_cpu(struct planner *p)
 {
     struct st_cpu_rates rates = {0};
     enum strata_result r = p->cpu_rate > 0 ? STRATA_OK : st_cpu_measure(p->q->threads, &rates, p->err);
-    p->cpu_rate = p->cpu_rate > 0 ? p->cpu_rate : rates.read_rate;
+    p->cpu_rate = p->cpu_rate > 0 ? p->cpu_rate : MISS_SHARE * rates.read_rate;
     return r;
 }
 
@@ -272,7 +278,7 @@ static enum strata_result measure_cpu(struct planner *p)
         enum strata_result r = st_cpu_measure(p->q->threads, &rates, p->err);
         if (r)
             return r;
-        s->memory_rate = rates.read_rate;
+        s->memory_rate = CPU_SHARE * rates.read_rate;
         s->launch_seconds = rates.barrier_us * 1e-6;
     }
     return STRATA_OK;

@@ -53,7 +53,8 @@ def the_json_form_adds_up():
     assert p["host"]["file"] == os.path.getsize(MODEL), p
     time = sum(s["token"][k] for s in p["stages"] for k in ("memory_seconds", "launch_seconds", "link_seconds"))
     assert abs(time - p["seconds_per_token"]) < 1e-6 * time, p
-    assert abs(first["token"]["memory_seconds"] - first["token"]["bytes_read"] / 960e9) < 1e-12, p
+    # a quarter of the stated rate is what decode reaches of it
+    assert abs(first["token"]["memory_seconds"] - first["token"]["bytes_read"] / (0.25 * 960e9)) < 1e-12, p
 
 
 @test
