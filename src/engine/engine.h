@@ -195,7 +195,7 @@ uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement);
 
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);
-/* Names of the devices that have layers, in their order: "cuda:0,cpu", cut to size. Returns dst. */
+/* Names of the devices that have layers, in their order: "sim:0,cpu", cut to size. Returns dst. */
 char *st_engine_devices(const struct strata_engine *e, char *dst, size_t size);
 
 #endif

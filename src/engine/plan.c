@@ -40,7 +40,8 @@ struct candidate {
     struct st_stage_size *least; /* the same with no expert in its memory; NULL: the model has none, or a CPU */
 };
 
-/* What one token makes of the measured rates, from models measured on an H200 and on two CPUs (docs/benchmarks.md, "Predictions"):
+/* What one token makes of the rates that each device measured of itself. Assumptions for all devices, seen on one card and two CPUs
+ * (docs/benchmarks.md, "Predictions"); a wrong one misleads predictions and the automatic choice, never results:
  * products of few rows read a device's memory at a share of the rate of large copies, a CPU's at a share of its read rate, the
  * CPU's share of a layer's experts less, because every layer begins and ends it; and a small kernel takes as long as some dependent
  * copies of a few KB. */

@@ -99,8 +99,8 @@ static const struct product_type {
     enum st_gpu_kernel matvec;
     uint32_t elems, bytes; /* of a block */
     uint32_t block_bytes;  /* for 32 elements */
-    /* Groups that run at once on one unit, what registers and local memory allow on an H200: products of one row, of
-     * several. */
+    /* Groups taken to run at once on one unit, of products of one row and of several: seen on one card
+     * (docs/benchmarks.md), assumed for all. A wrong number costs time, not results. */
     uint32_t groups, groups_many;
 } product_types[] = {
     {ST_TYPE_Q8_0, ST_GPU_MV_Q8_0_1, 32, 34, 34, 5, 4},

@@ -11,7 +11,7 @@ from tap import BUILD, SOURCE, Skip, main, test  # noqa: E402
 # Files that may name vendors: their own runtimes, the image chooser, the kernels' dialect, and the command line.
 OWNERS = re.compile(r"src/runtime/(cuda|hip|hip_functions|opencl|opencl_functions|images)\.[ch]$|src/kernel/gpu/|src/cli/|src/serve/")
 VENDOR = re.compile(
-    r"\b(cuda|nvidia|geforce|amd|radeon|rocm|hip|hsa|kfd|intel|opencl|pocl|sm_\d+a?|gfx[0-9a-f]{3,4}|compute_\d+)\b"
+    r"\b(cuda|nvidia|geforce|h[12]00|amd|radeon|rocm|hip|hsa|kfd|intel|opencl|pocl|sm_\d+a?|gfx[0-9a-f]{3,4}|compute_\d+)\b"
     r"|__NVPTX__|__AMDGCN__|__CUDA|__HIP", re.I)
 # Which simulated work-item a thread is running: the place of the kernels' own "who am I", not a fact about a device.
 WORK_ITEMS = {"st_item_now"}
@@ -31,6 +31,18 @@ def sources():
         for name in sorted(files):
             if name.endswith((".c", ".h")):
                 yield os.path.relpath(os.path.join(base, name), SOURCE)
+
+
+@test
+def comments_of_the_parts_above_runtimes_name_no_vendor():
+    """Runtimes may show names of devices as examples; the language of the kernels has a vendor-free name."""
+    for path in sources():
+        if OWNERS.match(path) or path.startswith("src/runtime/"):
+            continue
+        with open(os.path.join(SOURCE, path), encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                found = VENDOR.search(re.sub(r"OpenCL C\b|__OPENCL_C_VERSION__", "", line))
+                assert not found, f"{path}:{number}: {found.group(0)}"
 
 
 @test
