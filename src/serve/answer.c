@@ -24,7 +24,7 @@ const char *st_job_model(const struct st_job *job)
 
 json_t *st_job_timings(const struct st_job *job)
 {
-    const struct strata_stats *s = &job->stats;
+    const struct strata_stats *s = &job->run.stats;
     json_t *timings = json_pack("{s:I, s:I, s:f, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)s->reused_tokens, "prompt_n",
                      (json_int_t)s->read_tokens, "prompt_ms", 1e3 * s->read_seconds, "prompt_per_second",
                      s->read_seconds > 0 ? (double)s->read_tokens / s->read_seconds : 0.0, "predicted_n",

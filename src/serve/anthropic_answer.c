@@ -126,7 +126,7 @@ static json_t *content(const struct st_job *job)
 
 static void end(struct st_job *job)
 {
-    size_t reused = job->stats.reused_tokens <= job->count ? job->stats.reused_tokens : job->count;
+    size_t reused = job->run.stats.reused_tokens <= job->count ? job->run.stats.reused_tokens : job->count;
     if (!job->streaming) {
         st_job_reply_json(job, json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:s?, s:o}", "id", job->id, "type", "message",
                                          "role", "assistant", "model", st_job_model(job), "content", content(job),

@@ -1,5 +1,8 @@
 /* What the server needs from whatever computes answers. The real one stands on the public API (backend_strata.c); the
- * tests have one that replays a script, so that the server can be tested without a model. */
+ * tests have one that replays a script, so that the server can be tested without a model.
+ *
+ * "In the engine thread": by one thread, which works through the requests. It starts as many answers as info says may run at
+ * once, and calls step as long as there is one. */
 #ifndef ST_SERVE_BACKEND_H
 #define ST_SERVE_BACKEND_H
 
@@ -17,6 +20,7 @@ struct st_backend_info {
     uint32_t context; /* tokens that prompt and answer may have together */
     uint32_t trained_context;
     uint32_t vocabulary;
+    uint32_t parallel;               /* answers that may be under way at once, at least 1; slots have numbers 0 .. parallel - 1 */
     bool keeps_slots;                /* ops->slot works */
     struct strata_sampling sampling; /* where neither the request nor the server's options say otherwise */
 };
@@ -24,6 +28,18 @@ struct st_backend_info {
 struct st_slot_result {
     size_t tokens;  /* saved, restored or erased */
     uint64_t bytes; /* of the file */
+    bool missing;   /* it failed because there is no such file */
+    bool busy;      /* it failed because an answer is under way in the slot */
+};
+
+/* An answer under way. It, the request and what that points to stay valid until done was called. */
+struct st_backend_run {
+    const struct strata_request *request;
+    struct strata_stats stats; /* as far as it has come; complete when done is called */
+    int slot;                  /* where it is computed, before the first event; -1 until then */
+    /* Once, from step: the answer has ended, with the request's STRATA_EVENT_END if it succeeded (a cancel is a success). */
+    void (*done)(void *user, enum strata_result result, const struct strata_error *err);
+    void *user;
 };
 
 struct st_backend {
@@ -51,16 +67,24 @@ struct st_backend_ops {
      * "total_bytes"}]}. A new reference. */
     json_t *(*status)(const struct st_backend *b);
 
-    /* In the engine thread, one at a time. The session keeps the last conversation; what it shares with the prompt is
-     * not read again; the first STRATA_EVENT_PROMPT comes before anything is read and says how much that is. The
-     * request's event callback ends the answer by returning false. */
-    enum strata_result (*generate)(struct st_backend *b, const struct strata_request *request,
-                                   struct strata_stats *stats, struct strata_error *err);
+    /* In the engine thread: takes a request up; fewer than info's parallel are under way. Slots keep their last conversations;
+     * what the chosen one shares with the prompt is not read again; the first STRATA_EVENT_PROMPT comes before anything is read
+     * and says how much that is. The request's event callback ends the answer by returning false. No callback is called from
+     * here. After a failure nothing has begun and done is not called. */
+    enum strata_result (*start)(struct st_backend *b, struct st_backend_run *run, struct strata_error *err);
+    /* In the engine thread, while something is under way: does a piece of work for all answers (a token or a few of each, or a
+     * part of a prompt), calls their event callbacks, and done of those that ended. It may sleep until there is something to
+     * do or wake is called. A failure of everything reaches every answer through its done. */
+    void (*step)(struct st_backend *b);
+    /* In the engine thread: the answer is to end soon, as if its event callback had returned false. */
+    void (*cancel)(struct st_backend *b, struct st_backend_run *run);
+    /* From any thread, at any time: a step that sleeps returns soon. */
+    void (*wake)(struct st_backend *b);
 
-    /* In the engine thread, where info says keeps_slots: writes the session into a file of that name, makes it what the file
-     * holds, or empties it. *missing: there is no such file. */
-    enum strata_result (*slot)(struct st_backend *b, enum st_slot_action action, const char *file,
-                               struct st_slot_result *out, bool *missing, struct strata_error *err);
+    /* In the engine thread, where info says keeps_slots: writes what a slot holds into a file of that name, makes it what the
+     * file holds, or empties it. */
+    enum strata_result (*slot)(struct st_backend *b, uint32_t slot, enum st_slot_action action, const char *file,
+                               struct st_slot_result *out, struct strata_error *err);
     /* After the last of these calls and before free, if load succeeded: writes what is to outlive the program. May be NULL. */
     enum strata_result (*keep)(struct st_backend *b, struct strata_error *err);
 };

@@ -20,6 +20,7 @@ struct real {
     struct strata_model *model;
     struct strata_engine *engine;
     struct strata_session *session;
+    struct st_backend_run *run; /* the answer that is computed, or NULL */
     struct strata_sampling sampling;
     char processor[100];
     pthread_mutex_t lock;
@@ -90,6 +91,7 @@ static void real_info(const struct st_backend *b, struct st_backend_info *out)
                                     .context = options.context,
                                     .trained_context = info.context,
                                     .vocabulary = info.vocabulary,
+                                    .parallel = 1,
                                     .keeps_slots = r->options.session_dir != NULL,
                                     .sampling = r->sampling};
 }
@@ -145,18 +147,42 @@ static void note_parked(struct real *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-static enum strata_result real_generate(struct st_backend *b, const struct strata_request *request,
-                                        struct strata_stats *stats, struct strata_error *err)
+static enum strata_result real_start(struct st_backend *b, struct st_backend_run *run, struct strata_error *err)
 {
-    struct real *r = (struct real *)b;
-    enum strata_result result = strata_generate(r->session, request, stats, err);
-    note_parked(r);
-    return result;
+    (void)err;
+    run->slot = 0;
+    ((struct real *)b)->run = run;
+    return STRATA_OK;
 }
 
-static enum strata_result real_slot(struct st_backend *b, enum st_slot_action action, const char *file,
-                                    struct st_slot_result *out, bool *missing, struct strata_error *err)
+static void real_step(struct st_backend *b)
 {
+    struct real *r = (struct real *)b;
+    struct st_backend_run *run = r->run;
+    struct strata_error err = {0};
+    enum strata_result result = strata_generate(r->session, run->request, &run->stats, &err);
+    note_parked(r);
+    r->run = NULL;
+    run->done(run->user, result, &err);
+}
+
+/* The event callback says so too. */
+static void real_cancel(struct st_backend *b, struct st_backend_run *run)
+{
+    (void)b;
+    (void)run;
+}
+
+/* A step does not sleep. */
+static void real_wake(struct st_backend *b)
+{
+    (void)b;
+}
+
+static enum strata_result real_slot(struct st_backend *b, uint32_t slot, enum st_slot_action action, const char *file,
+                                    struct st_slot_result *out, struct strata_error *err)
+{
+    (void)slot;
     struct real *r = (struct real *)b;
     char path[PATH_MAX];
     struct stat st = {.st_size = 0};
@@ -174,7 +200,7 @@ static enum strata_result real_slot(struct st_backend *b, enum st_slot_action ac
         result = strata_session_save(r->session, path, err);
         break;
     case ST_SLOT_RESTORE:
-        *missing = access(path, F_OK) != 0;
+        out->missing = access(path, F_OK) != 0;
         result = strata_session_restore(r->session, path, err);
         out->tokens = strata_session_tokens(r->session, NULL);
         break;
@@ -194,9 +220,9 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
                                      void (*placed)(const struct strata_engine *engine), struct st_backend **out,
                                      struct strata_error *err)
 {
-    static const struct st_backend_ops ops = {real_load,       real_free,   real_info,   real_tokenize,
-                                              real_detokenize, real_prompt, real_status, real_generate,
-                                              real_slot,       real_keep};
+    static const struct st_backend_ops ops = {real_load,   real_free,  real_info, real_tokenize, real_detokenize,
+                                              real_prompt, real_status, real_start, real_step,    real_cancel,
+                                              real_wake,   real_slot,  real_keep};
     struct real *r = calloc(1, sizeof *r);
     if (!r)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");

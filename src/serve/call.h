@@ -13,7 +13,7 @@ enum st_call_kind {
     ST_CALL_TOKENIZE,     /* POST /tokenize */
     ST_CALL_DETOKENIZE,   /* POST /detokenize */
     ST_CALL_TEMPLATE,     /* POST /apply-template */
-    ST_CALL_SLOT,         /* POST /slots/0?action=... */
+    ST_CALL_SLOT,         /* POST /slots/N?action=... */
 };
 
 enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
@@ -34,6 +34,7 @@ struct st_call {
     bool special; /* special tokens are recognised in the raw prompt; in answers of /detokenize they are shown */
     bool pieces;  /* /tokenize: with the text of each token */
 
+    uint32_t slot;
     enum st_slot_action slot_action;
     char slot_file[ST_SLOT_FILE]; /* a plain name, "" for erase */
 

@@ -191,15 +191,7 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
     st_job_post(job, ST_DELTA_PREPARED, NULL, 0, 0, 0, 0, NULL);
 }
 
-/* ---- generate ---- */
-
-struct generation {
-    struct st_job *job;
-    const struct st_backend *backend;
-    struct st_output *output; /* takes the text apart; NULL: it is all content */
-    bool reasoning;           /* the last text belonged to it */
-    double last;              /* when the token before came */
-};
+/* ---- answer ---- */
 
 /* A piece of the answer, taken apart. */
 static void on_output(void *user, const struct st_output_event *e)
@@ -209,11 +201,10 @@ static void on_output(void *user, const struct st_output_event *e)
                                                [ST_OUTPUT_CALL] = ST_DELTA_TOOL_BEGIN,
                                                [ST_OUTPUT_ARGUMENTS] = ST_DELTA_TOOL_ARGUMENTS,
                                                [ST_OUTPUT_CALL_END] = ST_DELTA_TOOL_END};
-    struct generation *g = user;
-    struct st_job *job = g->job;
+    struct st_job *job = user;
     if (job->enough)
         return;
-    g->reasoning = e->kind == ST_OUTPUT_REASONING;
+    job->in_reasoning = e->kind == ST_OUTPUT_REASONING;
     if (e->kind == ST_OUTPUT_CALL_END) {
         job->called_tool = e->complete;
         job->enough = e->complete && !job->call.parallel_tools;
@@ -228,30 +219,28 @@ static bool ends_with(const char *text, size_t size, const char *end)
 }
 
 /* Answers of conversations have parts; the answer to a raw prompt is text. */
-static enum strata_result open_output(struct generation *g, struct strata_error *err)
+static enum strata_result open_output(struct st_job *job, struct strata_error *err)
 {
-    struct st_job *job = g->job;
     if (job->call.kind == ST_CALL_COMPLETION)
         return STRATA_OK;
-    g->reasoning = !job->call.prefix && (ends_with(job->text, job->text_size, "<think>") ||
-                                         ends_with(job->text, job->text_size, "<think>\n"));
-    struct st_output_options options = {.thinking = g->reasoning,
+    job->in_reasoning = !job->call.prefix && (ends_with(job->text, job->text_size, "<think>") ||
+                                              ends_with(job->text, job->text_size, "<think>\n"));
+    struct st_output_options options = {.thinking = job->in_reasoning,
                                         .tools = job->call.tools ? json_object_get(job->call.options, "tools") : NULL,
                                         .event = on_output,
-                                        .user = g};
-    return st_output_create(&options, &g->output, err);
+                                        .user = job};
+    return st_output_create(&options, &job->output, err);
 }
 
 /* size 0: the answer has ended. */
-static void take_text(struct generation *g, const char *text, size_t size)
+static void take_text(struct st_job *job, const char *text, size_t size)
 {
     struct strata_error err = {0};
-    struct st_job *job = g->job;
-    if (!g->output) {
+    if (!job->output) {
         if (size)
             st_job_post(job, ST_DELTA_CONTENT, text, size, 0, 0, 0, NULL);
-    } else if (!job->failed &&
-               (size ? st_output_push(g->output, text, size, &err) : st_output_finish(g->output, &err)) != STRATA_OK) {
+    } else if (!job->failed && (size ? st_output_push(job->output, text, size, &err)
+                                     : st_output_finish(job->output, &err)) != STRATA_OK) {
         fail_from(job, NULL, &err);
     }
 }
@@ -276,69 +265,99 @@ static json_t *logprob_entry(const struct st_backend *b, const struct strata_tok
                      "bytes", bytes);
 }
 
-static json_t *logprob_json(const struct generation *g, const struct strata_event *e)
+static json_t *logprob_json(const struct st_job *job, const struct strata_event *e)
 {
-    if (!g->job->call.logprobs)
+    if (!job->call.logprobs)
         return NULL;
-    json_t *entry = logprob_entry(g->backend, &e->logprob), *top = json_array();
-    size_t count = e->top_count < (size_t)g->job->call.top_logprobs ? e->top_count : (size_t)g->job->call.top_logprobs;
+    const struct st_backend *b = job->server->backend;
+    json_t *entry = logprob_entry(b, &e->logprob), *top = json_array();
+    size_t count = e->top_count < (size_t)job->call.top_logprobs ? e->top_count : (size_t)job->call.top_logprobs;
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(top, logprob_entry(g->backend, &e->top[i]));
+        json_array_append_new(top, logprob_entry(b, &e->top[i]));
     json_object_set_new(entry, "top_logprobs", top);
     return entry;
 }
 
 static bool on_event(void *user, const struct strata_event *e)
 {
-    struct generation *g = user;
-    struct st_job *job = g->job;
+    struct st_job *job = user;
     switch (e->kind) {
     case STRATA_EVENT_PROMPT:
-        st_job_post(job, ST_DELTA_PROMPT, NULL, 0, e->prompt_done, e->prompt_total, 0, NULL);
+        st_job_post(job, ST_DELTA_PROMPT, NULL, 0, e->prompt_done, (size_t)job->run.slot, 0, NULL);
         break;
     case STRATA_EVENT_TEXT:
         if (e->token >= 0) {
             double now = st_now();
-            st_job_post(job, ST_DELTA_TOKEN, NULL, 0, 0, 0, g->last ? now - g->last : 0, logprob_json(g, e));
-            g->last = now;
+            st_job_post(job, ST_DELTA_TOKEN, NULL, 0, 0, 0, job->last_token > 0 ? now - job->last_token : 0,
+                        logprob_json(job, e));
+            job->last_token = now;
         }
         if (e->size)
-            take_text(g, e->text, e->size);
-        job->reasoning_tokens += e->token >= 0 && g->reasoning;
+            take_text(job, e->text, e->size);
+        job->reasoning_tokens += e->token >= 0 && job->in_reasoning;
         break;
     case STRATA_EVENT_END:
         job->end = e->end;
         job->stop_index = e->stop_index;
-        take_text(g, NULL, 0);
+        take_text(job, NULL, 0);
         break;
     }
     return !job->failed && !job->enough && !atomic_load(&job->cancelled);
 }
 
-void st_job_generate(struct st_job *job, struct st_backend *b)
+static void end_answer(struct st_job *job)
 {
-    struct generation g = {.job = job, .backend = b};
+    st_output_free(job->output);
+    job->output = NULL;
+    st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
+}
+
+static void on_done(void *user, enum strata_result result, const struct strata_error *err)
+{
+    struct st_job *job = user;
+    struct st_job **at = &job->server->running;
+    while (*at != job)
+        at = &(*at)->lane_next;
+    *at = job->lane_next;
+    job->server->engine.under_way--;
+    if (result != STRATA_OK && !job->failed)
+        fail_from(job, NULL, err);
+    end_answer(job);
+}
+
+/* Whoever runs behind it in the list began later. */
+static void add_running(struct st_job *job)
+{
+    struct st_job **at = &job->server->running;
+    while (*at)
+        at = &(*at)->lane_next;
+    *at = job;
+    job->lane_next = NULL;
+    job->server->engine.under_way++;
+}
+
+void st_job_begin(struct st_job *job)
+{
+    struct st_backend *b = job->server->backend;
     struct strata_error err = {0};
     st_job_post(job, ST_DELTA_STARTED, NULL, 0, 0, 0, 0, NULL);
     job->end = STRATA_END_CANCELLED;
-    if (open_output(&g, &err) != STRATA_OK) {
+    job->request = (struct strata_request){.ids = job->ids,
+                                           .count = job->count,
+                                           .max_tokens = (size_t)job->call.max_tokens,
+                                           .sampling = job->call.sampling,
+                                           .stop = (const char *const *)job->call.stop,
+                                           .stop_count = job->call.stop_count,
+                                           .ignore_eos = job->call.ignore_eos,
+                                           .event = on_event,
+                                           .user = job};
+    job->run = (struct st_backend_run){.request = &job->request, .slot = -1, .done = on_done, .user = job};
+    if (atomic_load(&job->cancelled))
+        end_answer(job);
+    else if (open_output(job, &err) == STRATA_OK && b->ops->start(b, &job->run, &err) == STRATA_OK)
+        add_running(job);
+    else {
         fail_from(job, NULL, &err);
-    } else if (!atomic_load(&job->cancelled)) {
-        struct strata_request request = {.ids = job->ids,
-                                         .count = job->count,
-                                         .max_tokens = (size_t)job->call.max_tokens,
-                                         .sampling = job->call.sampling,
-                                         .stop = (const char *const *)job->call.stop,
-                                         .stop_count = job->call.stop_count,
-                                         .ignore_eos = job->call.ignore_eos,
-                                         .event = on_event,
-                                         .user = &g};
-        enum strata_result r = b->ops->generate(b, &request, &job->stats, &err);
-        if (r == STRATA_E_CANCELLED)
-            job->end = STRATA_END_CANCELLED;
-        else if (r != STRATA_OK && !job->failed)
-            fail_from(job, NULL, &err);
+        end_answer(job);
     }
-    st_output_free(g.output);
-    st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
 }

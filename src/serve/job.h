@@ -16,11 +16,12 @@
 #include "serve/http.h"
 
 struct st_server;
+struct st_output;
 
 enum st_delta_kind {
     ST_DELTA_PREPARED,       /* prompt ready, or job->failed */
     ST_DELTA_STARTED,        /* its computation begins */
-    ST_DELTA_PROMPT,         /* a of b prompt tokens read */
+    ST_DELTA_PROMPT,         /* a prompt tokens read, in slot b */
     ST_DELTA_TOKEN,          /* one more token; seconds since the one before; logprob if asked for */
     ST_DELTA_REASONING,      /* text */
     ST_DELTA_CONTENT,        /* text */
@@ -51,7 +52,7 @@ enum st_block { ST_BLOCK_NONE, ST_BLOCK_REASONING, ST_BLOCK_CONTENT, ST_BLOCK_TO
 
 struct st_job {
     struct st_job *next;      /* all jobs of the server, in order of arrival */
-    struct st_job *lane_next; /* in a lane */
+    struct st_job *lane_next; /* in a lane; then in the list of those under way */
     struct st_server *server;
     struct st_exchange *x; /* NULL once the client is gone */
     const struct st_format *format;
@@ -71,13 +72,18 @@ struct st_job {
     bool failed;
 
     /* engine */
-    struct strata_stats stats;
+    struct strata_request request; /* points into call and ids */
+    struct st_backend_run run;
+    bool told;                /* the backend knows that it is cancelled */
+    struct st_output *output; /* takes the text apart; NULL: it is all content */
+    bool in_reasoning;        /* the last text belonged to it */
+    double last_token;        /* when it came */
     enum strata_end end;
     int stop_index;
     size_t reasoning_tokens;
     bool called_tool; /* the last tool call is complete */
     bool enough;      /* it was the only one allowed, and the answer ended there */
-    struct st_slot_result slot;
+    struct st_slot_result slot_result;
     double slot_seconds;
 
     /* deltas on their way to the event thread */
@@ -88,6 +94,7 @@ struct st_job {
 
     /* progress and the answer so far */
     enum st_stage stage;
+    int slot; /* -1: none yet */
     bool streaming, reading; /* reading: the first ST_DELTA_PROMPT was seen */
     double arrived, started, last_write, first_token;
     size_t prompt_done, reused, generated;
@@ -132,7 +139,8 @@ json_t *st_slot_json(const struct st_job *job);
 /* ---- in the other threads ---- */
 
 void st_job_prepare(struct st_job *job, const struct st_backend *backend);
-void st_job_generate(struct st_job *job, struct st_backend *backend);
+/* Takes an answer up: it is then one of the server's running jobs, or has ended. */
+void st_job_begin(struct st_job *job);
 void st_job_slot(struct st_job *job, struct st_backend *backend);
 /* Hands one delta to the event thread; logprob is taken over. Without memory the job is cancelled and marked failed. */
 void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, size_t size, size_t a, size_t b,

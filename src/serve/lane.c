@@ -1,4 +1,4 @@
-/* Lanes: a thread with a first-in first-out list of jobs. */
+/* Lanes: a thread with a first-in first-out list of jobs, of which several may be under way. */
 #include "serve/server.h"
 
 static void *lane_main(void *arg)
@@ -7,27 +7,31 @@ static void *lane_main(void *arg)
     if (lane->begin)
         lane->begin(lane->server);
     pthread_mutex_lock(&lane->lock);
-    while (!lane->stop) {
-        struct st_job *job = lane->first;
-        if (!job) {
+    while (!lane->stop || lane->under_way) {
+        struct st_job *job = lane->stop || lane->under_way == lane->most ? NULL : lane->first;
+        if (!job && !lane->under_way) {
             pthread_cond_wait(&lane->wake, &lane->lock);
             continue;
         }
-        lane->first = job->lane_next;
+        if (job)
+            lane->first = job->lane_next;
         if (!lane->first)
             lane->last = NULL;
         pthread_mutex_unlock(&lane->lock);
-        lane->work(lane->server, job);
+        if (job)
+            lane->work(lane->server, job);
+        else
+            lane->step(lane->server);
         pthread_mutex_lock(&lane->lock);
     }
     pthread_mutex_unlock(&lane->lock);
     return NULL;
 }
 
-enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, void (*begin)(struct st_server *),
-                                 void (*work)(struct st_server *, struct st_job *), struct strata_error *err)
+enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, struct strata_error *err)
 {
-    *lane = (struct st_lane){.server = server, .begin = begin, .work = work};
+    lane->server = server;
+    lane->most = 1;
     pthread_mutex_init(&lane->lock, NULL);
     pthread_cond_init(&lane->wake, NULL);
     if (pthread_create(&lane->thread, NULL, lane_main, lane) != 0)

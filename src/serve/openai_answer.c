@@ -22,7 +22,7 @@ static json_t *usage(const struct st_job *job)
 {
     return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", (json_int_t)job->count, "completion_tokens",
                      (json_int_t)job->generated, "total_tokens", (json_int_t)(job->count + job->generated),
-                     "prompt_tokens_details", "cached_tokens", (json_int_t)job->stats.reused_tokens,
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)job->run.stats.reused_tokens,
                      "completion_tokens_details", "reasoning_tokens", (json_int_t)job->reasoning_tokens);
 }
 
@@ -97,7 +97,7 @@ static void chat_begin(struct st_job *job)
 static void progress(struct st_job *job, const struct st_delta *d)
 {
     chunk(job, NULL, "prompt_progress",
-          json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)d->b, "cache", (json_int_t)job->reused, "processed",
+          json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)job->count, "cache", (json_int_t)job->reused, "processed",
                     (json_int_t)d->a, "time_ms", (json_int_t)(1e3 * (st_now() - job->started))));
 }
 

@@ -22,7 +22,7 @@ static const struct route routes[] = {
     {"POST", "/tokenize", NULL, ST_CALL_TOKENIZE, false},
     {"POST", "/detokenize", NULL, ST_CALL_DETOKENIZE, false},
     {"POST", "/apply-template", NULL, ST_CALL_TEMPLATE, false},
-    {"POST", "/slots/0", NULL, ST_CALL_SLOT, false},
+    {"POST", "/slots/", NULL, ST_CALL_SLOT, false},
     {"GET", "/v1/models", st_answer_models, 0, false},
     {"GET", "/props", st_answer_props, 0, false},
     {"GET", "/slots", st_answer_slots, 0, false},
@@ -165,11 +165,31 @@ static void preflight(struct st_server *s, struct st_exchange *x)
 
 /* ---- calls ---- */
 
-static bool keeps_slots(const struct st_server *s)
+static uint32_t parallel(const struct st_server *s)
 {
     struct st_backend_info info;
     s->backend->ops->info(s->backend, &info);
-    return info.keeps_slots;
+    return info.parallel;
+}
+
+/* The number at the end of /slots/N. */
+static bool slot_number(const struct st_exchange *x, const struct st_backend_info *info, uint32_t *out)
+{
+    const char *text = x->path + strlen("/slots/");
+    size_t n = strlen(text);
+    *out = (uint32_t)strtoul(text, NULL, 10);
+    return n && n < 6 && strspn(text, "0123456789") == n && *out < info->parallel;
+}
+
+static bool read_slot(const struct st_server *s, struct st_exchange *x, struct st_call *call, struct st_api_error *error)
+{
+    struct st_backend_info info;
+    s->backend->ops->info(s->backend, &info);
+    if (!info.keeps_slots)
+        return st_refuse(error, 501, NULL, NULL, "states are not kept in files here; start the server with --session-dir");
+    if (!slot_number(x, &info, &call->slot))
+        return st_refuse(error, 404, NULL, NULL, "this server has the slots 0 to %u", info.parallel - 1);
+    return st_slot_read_action(call, x->query, error);
 }
 
 static void start_call(struct st_server *s, struct st_exchange *x, const struct route *route)
@@ -184,14 +204,12 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
         st_refuse(&error, 503, NULL, NULL, "the server is stopping");
     } else if (st_server_state(s, &part, NULL) != ST_READY) {
         st_refuse(&error, 503, "loading", NULL, "the model is being loaded (%.0f %%)", 100 * part);
-    } else if (answer ? s->answers > s->options.queue : s->job_count > s->options.queue + 64) {
+    } else if (answer ? s->answers >= s->options.queue + parallel(s) : s->job_count > s->options.queue + 64) {
         st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
                   s->options.queue);
-    } else if (route->kind == ST_CALL_SLOT && !keeps_slots(s)) {
-        st_refuse(&error, 501, NULL, NULL, "states are not kept in files here; start the server with --session-dir");
     } else {
         st_call_init(&call, route->kind, &s->sampling);
-        if ((route->kind != ST_CALL_SLOT || st_slot_read_action(&call, x->query, &error)) &&
+        if ((route->kind != ST_CALL_SLOT || read_slot(s, x, &call, &error)) &&
             st_call_read(&call, x->body, x->body_size, &error)) {
             st_server_start(s, x, route->path, &call);
             return;
@@ -213,7 +231,8 @@ void st_route(struct st_server *s, struct st_exchange *x)
     bool path_known = false, head = strcmp(x->method, "HEAD") == 0;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const struct route *r = &routes[i];
-        bool sub = r->answer == st_answer_models && strncmp(x->path, "/v1/models/", 11) == 0;
+        bool sub = (r->answer == st_answer_models && strncmp(x->path, "/v1/models/", 11) == 0) ||
+                   (r->kind == ST_CALL_SLOT && strncmp(x->path, r->path, strlen(r->path)) == 0);
         if (strcmp(x->path, r->path) != 0 && !sub)
             continue;
         path_known = true;

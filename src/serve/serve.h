@@ -14,7 +14,7 @@ struct st_serve_options {
     const char *const *names; /* host names under which clients reach this server, besides addresses and localhost */
     size_t name_count;
     const char *alias; /* model name to show, NULL: the backend's */
-    size_t queue;      /* answers that may wait while one is computed; one more gets a 429 */
+    size_t queue;      /* answers that may wait while others are computed; one more gets a 429 */
     int max_connections;
     size_t max_body;                 /* bytes */
     size_t max_pending;              /* unread bytes of a streamed answer before its client is cut off */

@@ -78,6 +78,9 @@ static void load_backend(struct st_server *s)
     struct strata_error err = {0};
     enum strata_result r = s->backend->ops->load(s->backend, on_load, s, &err);
     if (r == STRATA_OK) {
+        struct st_backend_info info;
+        s->backend->ops->info(s->backend, &info);
+        s->engine.most = info.parallel;
         s->sampling = merge_sampling(s);
         on_load(s, "ready", 1);
     }
@@ -110,7 +113,24 @@ static void engine_work(struct st_server *s, struct st_job *job)
     if (job->call.kind == ST_CALL_SLOT)
         st_job_slot(job, s->backend);
     else
-        st_job_generate(job, s->backend);
+        st_job_begin(job);
+}
+
+static void engine_step(struct st_server *s)
+{
+    for (struct st_job *job = s->running; job; job = job->lane_next)
+        if (!job->told && atomic_load(&job->cancelled)) {
+            job->told = true;
+            s->backend->ops->cancel(s->backend, &job->run);
+        }
+    s->backend->ops->step(s->backend);
+}
+
+/* The engine thread looks at its list and at who is cancelled. */
+static void cancel(struct st_job *job)
+{
+    atomic_store(&job->cancelled, true);
+    job->server->backend->ops->wake(job->server->backend);
 }
 
 /* ---- deltas ---- */
@@ -222,24 +242,24 @@ static void finish_job(struct st_server *s, struct st_job *job)
                               .status = job->status,
                               .finish = finish_name(job),
                               .prompt = job->count,
-                              .reused = job->stats.reused_tokens,
+                              .reused = job->run.stats.reused_tokens,
                               .generated = job->generated,
                               .arrived = job->arrived,
                               .wait = (job->started > 0 ? job->started : now) - job->arrived,
                               .seconds = now - job->arrived,
-                              .read_seconds = job->stats.read_seconds,
-                              .generate_seconds = job->stats.generate_seconds};
-        s->metrics.prompt_tokens += job->stats.prompt_tokens;
-        s->metrics.reused_tokens += job->stats.reused_tokens;
-        s->metrics.read_tokens += job->stats.read_tokens;
-        s->metrics.generated_tokens += job->stats.generated_tokens;
-        s->metrics.read_seconds += job->stats.read_seconds;
-        s->metrics.generate_seconds += job->stats.generate_seconds;
+                              .read_seconds = job->run.stats.read_seconds,
+                              .generate_seconds = job->run.stats.generate_seconds};
+        s->metrics.prompt_tokens += job->run.stats.prompt_tokens;
+        s->metrics.reused_tokens += job->run.stats.reused_tokens;
+        s->metrics.read_tokens += job->run.stats.read_tokens;
+        s->metrics.generated_tokens += job->run.stats.generated_tokens;
+        s->metrics.read_seconds += job->run.stats.read_seconds;
+        s->metrics.generate_seconds += job->run.stats.generate_seconds;
         st_histogram_add(&s->metrics.duration, now - job->arrived);
         if (s->options.log_requests)
             st_server_log(s, "#%llu %s %d: prompt %zu tokens (%zu reused), %zu generated, %.2f s, %s",
                           (unsigned long long)job->number, job->route, job->status, job->count,
-                          job->stats.reused_tokens, job->generated, now - job->arrived, p->finish);
+                          job->run.stats.reused_tokens, job->generated, now - job->arrived, p->finish);
         s->answers--;
     }
     if (job->status && !job->counted)
@@ -261,7 +281,7 @@ static void on_gone(struct st_exchange *x, void *user)
     struct st_server *s = job->server;
     job->x = NULL;
     job->gone = true;
-    atomic_store(&job->cancelled, true);
+    cancel(job);
     s->metrics.cancelled++;
     /* The job is not freed here: a writer of its stream may be further up the stack. */
     if (job->stage == ST_STAGE_QUEUED && st_lane_remove(&s->engine, job)) {
@@ -295,6 +315,7 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
     job->format = formats[call->kind];
     job->route = route;
     job->number = ++s->numbers;
+    job->slot = -1;
     job->created = time(NULL);
     job->arrived = job->last_write = st_now();
     job->streaming = call->stream && job->format != &st_format_small;
@@ -353,6 +374,7 @@ static void prepared(struct st_server *s, struct st_job *job)
     }
     job->stage = ST_STAGE_QUEUED;
     st_lane_add(&s->engine, job);
+    s->backend->ops->wake(s->backend);
     if (job->streaming) {
         job->status = 200;
         st_exchange_add_header(job->x, "Cache-Control", "no-store");
@@ -398,6 +420,7 @@ static bool collect(struct st_server *s, struct st_job *job, struct st_delta *d)
             st_server_add_rate(s, d->a - job->prompt_done, 0);
         }
         job->prompt_done = d->a;
+        job->slot = (int)d->b;
         break;
     case ST_DELTA_TOKEN:
         job->stage = ST_STAGE_GENERATING;
@@ -462,7 +485,7 @@ static bool take_delta(struct st_server *s, struct st_job *job, struct st_delta 
     }
     if (!collect(s, job, d)) {
         /* Out of memory. The error is written at the end: until then it belongs to the engine thread. */
-        atomic_store(&job->cancelled, true);
+        cancel(job);
         return true;
     }
     if (job->x && job->streaming)
@@ -524,7 +547,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         bool running = job->stage == ST_STAGE_READING || job->stage == ST_STAGE_GENERATING;
         if (s->options.answer_seconds && running && now - job->started > s->options.answer_seconds) {
             job->timed_out = true;
-            atomic_store(&job->cancelled, true);
+            cancel(job);
         }
     }
     if (s->stopping && ((!s->jobs && st_http_idle(s->http)) || now >= s->stop_at))
@@ -544,7 +567,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     s->stop_at = st_now() + STOP_SECONDS;
     st_http_stop_accepting(s->http);
     for (struct st_job *job = s->jobs; job; job = job->next)
-        atomic_store(&job->cancelled, true);
+        cancel(job);
     event_active(s->tick_event, EV_TIMEOUT, 0);
 }
 
@@ -587,16 +610,16 @@ static enum strata_result set_up(struct st_server *s, struct strata_error *err)
                                    .write_seconds = 60};
     enum strata_result r = st_http_create(s->base, &http, on_exchange, s, &s->http, err);
     if (r == STRATA_OK)
-        r = st_lane_start(&s->prepare, s, NULL, prepare_work, err);
+        r = st_lane_start(&s->prepare, s, err);
     if (r == STRATA_OK)
-        r = st_lane_start(&s->engine, s, load_backend, engine_work, err);
+        r = st_lane_start(&s->engine, s, err);
     return r;
 }
 
 static void tear_down(struct st_server *s)
 {
     for (struct st_job *job = s->jobs; job; job = job->next)
-        atomic_store(&job->cancelled, true);
+        cancel(job);
     st_http_free(s->http);
     st_lane_stop(&s->prepare);
     st_lane_stop(&s->engine);
@@ -632,6 +655,10 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
     s->options = *options;
     s->backend = backend;
     s->wake_fd = -1;
+    s->prepare.work = prepare_work;
+    s->engine.begin = load_backend;
+    s->engine.work = engine_work;
+    s->engine.step = engine_step;
     s->jobs_end = &s->jobs;
     s->begun = st_now();
     s->begun_wall = time(NULL);

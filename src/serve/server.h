@@ -8,7 +8,8 @@
 #include "serve/metrics.h"
 #include "serve/serve.h"
 
-/* A thread that works through a list of jobs in order of arrival. */
+/* A thread that works through a list of jobs in order of arrival: work does a job, or takes it up, and step then goes on with
+ * those that are under way. */
 struct st_lane {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -18,14 +19,17 @@ struct st_lane {
     struct st_server *server;
     void (*begin)(struct st_server *server); /* once, in the thread, before the first job; may be NULL */
     void (*work)(struct st_server *server, struct st_job *job);
+    void (*step)(struct st_server *server); /* while jobs are under way */
+    /* The thread's own: jobs that were taken up and have not ended, and how many there may be. */
+    size_t under_way, most;
 };
 
-enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, void (*begin)(struct st_server *),
-                                 void (*work)(struct st_server *, struct st_job *), struct strata_error *err);
+/* Fields begin, work and step are set, the others zero. */
+enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, struct strata_error *err);
 void st_lane_add(struct st_lane *lane, struct st_job *job);
 /* Takes a job back that has not been begun; false if it has. */
 bool st_lane_remove(struct st_lane *lane, struct st_job *job);
-/* Ends the thread after the job in hand; the rest of the list stays where it is. */
+/* Ends the thread after the jobs under way; the rest of the list stays where it is. */
 void st_lane_stop(struct st_lane *lane);
 
 enum st_state { ST_LOADING, ST_READY, ST_FAILED };
@@ -50,6 +54,7 @@ struct st_server {
     struct event *outbox_event, *tick_event, *int_event, *term_event;
     int wake_fd; /* eventfd, written when the outbox is no longer empty */
     struct st_lane prepare, engine;
+    struct st_job *running; /* engine thread: answers under way, in the order in which they began */
     struct st_metrics metrics;
     double begun; /* monotonic */
     time_t begun_wall;

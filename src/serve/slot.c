@@ -1,4 +1,4 @@
-/* POST /slots/0?action=save|restore|erase: the session's state in a named file, as llama.cpp's server has it. */
+/* POST /slots/N?action=save|restore|erase: a slot's state in a named file, as llama.cpp's server has it. */
 #include <string.h>
 
 #include "serve/server.h"
@@ -42,29 +42,30 @@ void st_job_slot(struct st_job *job, struct st_backend *b)
 {
     struct strata_error err = {0};
     double start = st_now();
-    bool missing = false;
-    enum strata_result r = b->ops->slot(b, job->call.slot_action, job->call.slot_file, &job->slot, &missing, &err);
+    const struct st_call *c = &job->call;
+    struct st_slot_result *out = &job->slot_result;
+    enum strata_result r = b->ops->slot(b, c->slot, c->slot_action, c->slot_file, out, &err);
     job->slot_seconds = st_now() - start;
     if (r != STRATA_OK) {
-        bool client = missing || r == STRATA_E_FORMAT || r == STRATA_E_ARGUMENT || r == STRATA_E_MODEL || r == STRATA_E_UNSUPPORTED || r == STRATA_E_LIMIT;
+        bool client = out->missing || r == STRATA_E_FORMAT || r == STRATA_E_ARGUMENT || r == STRATA_E_MODEL || r == STRATA_E_UNSUPPORTED || r == STRATA_E_LIMIT;
         job->failed = true;
-        st_refuse(&job->error, missing ? 404 : client ? 400 : 500, NULL, client ? "filename" : NULL, "%s", err.text);
+        st_refuse(&job->error, out->busy ? 409 : out->missing ? 404 : client ? 400 : 500, NULL, client && !out->busy ? "filename" : NULL, "%s", err.text);
     }
     st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
 }
 
 json_t *st_slot_json(const struct st_job *job)
 {
-    json_int_t tokens = (json_int_t)job->slot.tokens, bytes = (json_int_t)job->slot.bytes;
+    json_int_t tokens = (json_int_t)job->slot_result.tokens, bytes = (json_int_t)job->slot_result.bytes;
     double ms = 1e3 * job->slot_seconds;
     switch (job->call.slot_action) {
     case ST_SLOT_SAVE:
-        return json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", 0, "filename", job->call.slot_file, "n_saved", tokens,
+        return json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", (int)job->call.slot, "filename", job->call.slot_file, "n_saved", tokens,
                          "n_written", bytes, "timings", "save_ms", ms);
     case ST_SLOT_RESTORE:
-        return json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", 0, "filename", job->call.slot_file, "n_restored",
+        return json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", (int)job->call.slot, "filename", job->call.slot_file, "n_restored",
                          tokens, "n_read", bytes, "timings", "restore_ms", ms);
-    case ST_SLOT_ERASE: return json_pack("{s:i, s:I}", "id_slot", 0, "n_erased", tokens);
+    case ST_SLOT_ERASE: return json_pack("{s:i, s:I}", "id_slot", (int)job->call.slot, "n_erased", tokens);
     }
     return NULL;
 }

@@ -95,29 +95,24 @@ void st_answer_props(struct st_server *s, struct st_exchange *x)
                   "repeat_last_n", p->penalty_window);
     st_reply_json(s, x, "/props",
                   json_pack("{s:{s:I, s:o}, s:i, s:s, s:s, s:s, s:{s:b, s:b}, s:s}", "default_generation_settings",
-                            "n_ctx", (json_int_t)info.context, "params", params, "total_slots", 1, "model_alias",
+                            "n_ctx", (json_int_t)info.context, "params", params, "total_slots", (int)info.parallel, "model_alias",
                             shown_name(s, &info), "model_path", info.path, "chat_template",
                             info.chat_template ? info.chat_template : "", "modalities", "vision", 0, "audio", 0,
                             "build_info", strata_build()));
 }
 
-static const struct st_job *running(const struct st_server *s)
+static const struct st_job *job_in_slot(const struct st_server *s, int slot)
 {
     for (const struct st_job *job = s->jobs; job; job = job->next)
-        if (job->stage == ST_STAGE_READING || job->stage == ST_STAGE_GENERATING)
+        if (job->slot == slot)
             return job;
     return NULL;
 }
 
-void st_answer_slots(struct st_server *s, struct st_exchange *x)
+static json_t *slot_json(const struct st_server *s, int number, json_int_t context)
 {
-    if (!ready(s, x, "/slots"))
-        return;
-    struct st_backend_info info;
-    s->backend->ops->info(s->backend, &info);
-    const struct st_job *job = running(s);
-    json_t *slot =
-        json_pack("{s:i, s:I, s:b}", "id", 0, "n_ctx", (json_int_t)info.context, "is_processing", job != NULL);
+    const struct st_job *job = job_in_slot(s, number);
+    json_t *slot = json_pack("{s:i, s:I, s:b}", "id", number, "n_ctx", context, "is_processing", job != NULL);
     if (job) {
         json_object_set_new(slot, "id_task", json_integer((json_int_t)job->number));
         json_object_set_new(slot, "n_prompt_tokens", json_integer((json_int_t)job->count));
@@ -129,7 +124,19 @@ void st_answer_slots(struct st_server *s, struct st_exchange *x)
                                       "top_k", job->call.sampling.top_k, "top_p", (double)job->call.sampling.top_p,
                                       "n_predict", (json_int_t)job->call.max_tokens));
     }
-    st_reply_json(s, x, "/slots", json_pack("[o]", slot));
+    return slot;
+}
+
+void st_answer_slots(struct st_server *s, struct st_exchange *x)
+{
+    if (!ready(s, x, "/slots"))
+        return;
+    struct st_backend_info info;
+    s->backend->ops->info(s->backend, &info);
+    json_t *slots = json_array();
+    for (uint32_t i = 0; i < info.parallel; i++)
+        json_array_append_new(slots, slot_json(s, (int)i, (json_int_t)info.context));
+    st_reply_json(s, x, "/slots", slots);
 }
 
 /* Memory of this process in bytes, 0 if the system does not say. */
@@ -145,13 +152,21 @@ static uint64_t resident(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static size_t running(const struct st_server *s)
+{
+    size_t count = 0;
+    for (const struct st_job *job = s->jobs; job; job = job->next)
+        count += job->stage == ST_STAGE_READING || job->stage == ST_STAGE_GENERATING;
+    return count;
+}
+
 static json_t *active_json(const struct st_job *job, double now)
 {
     static const char *const stages[] = {"preparing", "waiting", "reading", "generating"};
     double since = job->first_token > 0 ? now - job->first_token : 0;
     size_t count = job->stage == ST_STAGE_PREPARING ? 0 : job->count; /* until then it is the other thread's */
-    return json_pack("{s:I, s:s, s:s, s:b, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "id", (json_int_t)job->number, "route",
-                     job->route, "stage", stages[job->stage], "stream", job->streaming, "seconds", now - job->arrived,
+    return json_pack("{s:I, s:s, s:s, s:i, s:b, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "id", (json_int_t)job->number, "route",
+                     job->route, "stage", stages[job->stage], "slot", job->slot, "stream", job->streaming, "seconds", now - job->arrived,
                      "prompt_tokens", (json_int_t)count, "prompt_done", (json_int_t)job->prompt_done, "reused_tokens",
                      (json_int_t)job->reused, "generated_tokens", (json_int_t)job->generated, "max_tokens",
                      (json_int_t)job->call.max_tokens, "tokens_per_second",
@@ -220,6 +235,7 @@ void st_answer_metrics(struct st_server *s, struct st_exchange *x)
     struct st_http_counts counts = st_http_counts(s->http);
     st_metrics_write(&s->metrics, &out);
     st_metrics_value(&out, "queue_requests", "gauge", "Requests that wait or are computed.", (double)s->answers);
+    st_metrics_value(&out, "running_requests", "gauge", "Requests that are computed.", (double)running(s));
     st_metrics_value(&out, "connections", "gauge", "Open connections.", (double)st_http_connections(s->http));
     st_metrics_value(&out, "connections_refused_total", "counter", "Connections over the limit.",
                      (double)counts.refused);

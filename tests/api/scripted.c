@@ -4,6 +4,7 @@
  *   "context"    tokens (default 4096)          "load_ms"  time that loading takes
  *   "read_us"    time per prompt token          "token_us" time per answer token
  *   "template"   chat template (default: plain ChatML)
+ *   "parallel"   answers at once (default 1), each token of them in the time of the slowest
  *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
  *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after:
  * the number of tokens after which the device fails. Without a match the answer repeats the last message. */
@@ -18,7 +19,23 @@
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
+enum { PARALLEL_MAX = 16 };
 enum { BYTES = 256, START = BYTES, END_OF_TURN, END_OF_TEXT, VOCABULARY, READ_CHUNK = 64 };
+
+/* A place for a conversation, and the answer that is under way in it. */
+struct slot {
+    int32_t *held; /* the last conversation */
+    size_t held_count;
+    struct st_backend_run *run; /* NULL: free */
+    const json_t *answer;
+    char *text;
+    size_t size, read, written; /* bytes of the text; prompt tokens that are there; tokens of the answer */
+    struct st_stop *stop;
+    struct st_decoder decoder;
+    bool cancelled, ended;
+    enum strata_end end;
+    int stop_index;
+};
 
 struct scripted {
     struct st_backend base;
@@ -27,8 +44,8 @@ struct scripted {
     struct st_tokenizer *tokenizer;
     struct st_chat *chat;
     uint32_t context;
-    int32_t *held; /* the last conversation */
-    size_t held_count;
+    uint32_t parallel;
+    struct slot slot[PARALLEL_MAX];
 };
 
 static void pause_us(int64_t us)
@@ -89,6 +106,9 @@ static enum strata_result scripted_load(struct st_backend *b, st_backend_progres
         pause_us(100 * load_ms);
     }
     s->context = (uint32_t)number(s->script, "context", 4096);
+    s->parallel = (uint32_t)number(s->script, "parallel", 1);
+    if (s->parallel < 1 || s->parallel > PARALLEL_MAX)
+        return st_fail(err, STRATA_E_FORMAT, "%s: parallel is not in 1..%d", s->path, PARALLEL_MAX);
     const json_t *template_text = json_object_get(s->script, "template");
     r = make_tokenizer(s, err);
     if (r == STRATA_OK)
@@ -103,7 +123,8 @@ static void scripted_free(struct st_backend *b)
     json_decref(s->script);
     st_tokenizer_free(s->tokenizer);
     st_chat_free(s->chat);
-    free(s->held);
+    for (int i = 0; i < PARALLEL_MAX; i++)
+        free(s->slot[i].held);
     free(s);
 }
 
@@ -119,6 +140,7 @@ static void scripted_info(const struct st_backend *b, struct st_backend_info *ou
                                     .context = s->context,
                                     .trained_context = s->context,
                                     .vocabulary = VOCABULARY,
+                                    .parallel = s->parallel,
                                     .sampling = {.top_p = 1, .repetition_penalty = 1}};
 }
 
@@ -228,30 +250,6 @@ static char *answer_text(const json_t *answer, const char *message)
     return out;
 }
 
-/* Reads the prompt with a pause per token, as an engine does: what is held already is skipped. */
-static bool read_prompt(struct scripted *s, const struct strata_request *request, int64_t read_us,
-                        struct strata_stats *stats)
-{
-    size_t same = 0;
-    while (same < s->held_count && same + 1 < request->count && s->held[same] == request->ids[same])
-        same++;
-    stats->prompt_tokens = request->count;
-    stats->reused_tokens = same;
-    for (size_t done = same; done < request->count;) {
-        size_t more = request->count - done < READ_CHUNK ? request->count - done : READ_CHUNK;
-        struct strata_event e = {.kind = STRATA_EVENT_PROMPT, .prompt_done = done, .prompt_total = request->count};
-        if (!request->event(request->user, &e))
-            return false;
-        pause_us((int64_t)more * read_us);
-        done += more;
-        stats->read_tokens += more;
-        stats->read_seconds += 1e-6 * (double)((int64_t)more * read_us);
-    }
-    struct strata_event e = {
-        .kind = STRATA_EVENT_PROMPT, .prompt_done = request->count, .prompt_total = request->count};
-    return request->event(request->user, &e);
-}
-
 static void add_logprobs(const struct strata_request *request, int32_t token, struct strata_event *e,
                          struct strata_token_logprob top[2])
 {
@@ -263,100 +261,201 @@ static void add_logprobs(const struct strata_request *request, int32_t token, st
     e->top_count = request->sampling.logprobs < 2 ? 1 : 2;
 }
 
-static enum strata_result write_answer(struct scripted *s, const struct strata_request *request, const json_t *answer,
-                                       const char *text, struct strata_stats *stats, struct strata_error *err)
+/* ---- answers under way ---- */
+
+static size_t shared(const struct slot *slot, const struct strata_request *request)
 {
-    int64_t token_us = number(answer, "token_us", number(s->script, "token_us", 0));
-    int64_t fail_after = number(answer, "fail_after", -1);
-    struct st_stop *stop;
-    struct st_decoder decoder;
-    enum strata_result r = st_stop_create(request->stop, request->stop_count, &stop, err);
-    if (r != STRATA_OK)
-        return r;
-    st_decoder_init(&decoder, s->tokenizer, false);
-    struct strata_event end = {.kind = STRATA_EVENT_END, .end = STRATA_END_STOP_TOKEN, .stop_index = -1};
-    size_t size = strlen(text);
-    for (size_t i = 0;; i++) {
-        struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = i < size ? (unsigned char)text[i] : END_OF_TURN};
-        struct strata_token_logprob top[2];
-        struct st_bytes piece, free_text = {0};
-        int found = -1;
-        if ((int64_t)i == fail_after) {
-            r = st_fail(err, STRATA_E_DEVICE, "script: the device failed as asked");
-            break;
-        }
-        if (request->max_tokens && i == request->max_tokens)
-            end.end = STRATA_END_LENGTH;
-        else if (request->count + i >= s->context)
-            end.end = STRATA_END_CONTEXT;
-        if (i == size || end.end != STRATA_END_STOP_TOKEN)
-            break;
-        pause_us(token_us);
-        stats->generated_tokens++;
-        stats->generate_seconds += 1e-6 * (double)token_us;
-        r = st_decoder_push(&decoder, e.token, &piece, err);
-        if (r == STRATA_OK)
-            r = st_stop_push(stop, piece.data, piece.size, &free_text, &found, err);
-        if (r != STRATA_OK)
-            break;
-        e.text = free_text.data;
-        e.size = free_text.size;
-        add_logprobs(request, e.token, &e, top);
-        if (!request->event(request->user, &e)) {
-            end.end = STRATA_END_CANCELLED;
-            break;
-        }
-        if (found >= 0) {
-            end.end = STRATA_END_STOP_TEXT;
-            end.stop_index = found;
-            break;
-        }
-    }
-    if (r == STRATA_OK && end.end != STRATA_END_CANCELLED && end.end != STRATA_END_STOP_TEXT) {
-        struct st_bytes rest = st_stop_finish(stop);
-        struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = -1, .text = rest.data, .size = rest.size};
-        if (rest.size)
-            request->event(request->user, &e);
-    }
-    if (r == STRATA_OK)
-        request->event(request->user, &end);
-    st_decoder_free(&decoder);
-    st_stop_free(stop);
-    return r;
+    size_t same = 0;
+    while (same < slot->held_count && same + 1 < request->count && slot->held[same] == request->ids[same])
+        same++;
+    return same;
 }
 
-static enum strata_result scripted_generate(struct st_backend *b, const struct strata_request *request,
-                                            struct strata_stats *stats, struct strata_error *err)
+/* The free slot that holds most of the prompt. */
+static struct slot *choose_slot(struct scripted *s, const struct strata_request *request)
+{
+    struct slot *best = NULL;
+    for (uint32_t i = 0; i < s->parallel; i++)
+        if (!s->slot[i].run && (!best || shared(&s->slot[i], request) > shared(best, request)))
+            best = &s->slot[i];
+    return best;
+}
+
+static enum strata_result scripted_start(struct st_backend *b, struct st_backend_run *run, struct strata_error *err)
 {
     struct scripted *s = (struct scripted *)b;
-    *stats = (struct strata_stats){0};
+    const struct strata_request *request = run->request;
+    struct slot *slot = choose_slot(s, request);
     char *message = last_message(s, request, err);
     if (!message)
         return STRATA_E_MEMORY;
     const json_t *answer = find_answer(s, message);
-    char *text = answer_text(answer, message);
-    enum strata_result r = STRATA_OK;
-    if (!read_prompt(s, request, number(answer, "read_us", number(s->script, "read_us", 0)), stats))
-        r = STRATA_E_CANCELLED;
-    else
-        r = write_answer(s, request, answer, text, stats, err);
-    free(s->held);
-    s->held_count = 0;
-    s->held = malloc((request->count + strlen(text)) * sizeof *s->held);
-    if (s->held && r == STRATA_OK) {
-        memcpy(s->held, request->ids, request->count * sizeof *s->held);
-        for (size_t i = 0; i < stats->generated_tokens; i++)
-            s->held[request->count + i] = (unsigned char)text[i];
-        s->held_count = request->count + stats->generated_tokens;
-    }
-    free(text);
+    *slot = (struct slot){.held = slot->held, .held_count = slot->held_count, .answer = answer, .end = STRATA_END_STOP_TOKEN, .stop_index = -1};
+    enum strata_result r = st_stop_create(request->stop, request->stop_count, &slot->stop, err); /* NULL on failure */
+    slot->text = answer_text(answer, message);
     free(message);
-    return r;
+    if (!r && !slot->text)
+        r = st_fail(err, STRATA_E_MEMORY, "out of memory");
+    if (r) {
+        st_stop_free(slot->stop);
+        free(slot->text);
+        return r;
+    }
+    slot->size = strlen(slot->text);
+    slot->run = run;
+    slot->read = shared(slot, request);
+    st_decoder_init(&slot->decoder, s->tokenizer, false);
+    run->stats = (struct strata_stats){.prompt_tokens = request->count, .reused_tokens = slot->read};
+    run->slot = (int)(slot - s->slot);
+    return STRATA_OK;
 }
 
-static const struct st_backend_ops ops = {scripted_load,       scripted_free,   scripted_info,   scripted_tokenize,
-                                          scripted_detokenize, scripted_prompt, scripted_status, scripted_generate,
-                                          NULL,                NULL};
+static void emit(struct slot *slot, const struct strata_event *e)
+{
+    const struct strata_request *request = slot->run->request;
+    if (!request->event(request->user, e) || slot->cancelled) {
+        slot->ended = true;
+        slot->end = STRATA_END_CANCELLED;
+    }
+}
+
+static void emit_read(struct slot *slot)
+{
+    emit(slot, &(struct strata_event){.kind = STRATA_EVENT_PROMPT, .prompt_done = slot->read, .prompt_total = slot->run->request->count});
+}
+
+/* Reads on with a pause per token, as an engine does: what is held already is skipped. */
+static void read_chunk(const struct scripted *s, struct slot *slot)
+{
+    struct strata_stats *stats = &slot->run->stats;
+    size_t left = slot->run->request->count - slot->read, more = left < READ_CHUNK ? left : READ_CHUNK;
+    int64_t us = (int64_t)more * number(slot->answer, "read_us", number(s->script, "read_us", 0));
+    if (!stats->read_tokens)
+        emit_read(slot);
+    if (slot->ended)
+        return;
+    pause_us(us);
+    slot->read += more;
+    stats->read_tokens += more;
+    stats->read_seconds += 1e-6 * (double)us;
+    emit_read(slot);
+}
+
+static void finish(struct slot *slot, enum strata_end end)
+{
+    slot->ended = true;
+    slot->end = end;
+}
+
+/* The next token, or the end of the answer. */
+static enum strata_result write_token(const struct scripted *s, struct slot *slot, struct strata_error *err)
+{
+    const struct strata_request *request = slot->run->request;
+    struct strata_stats *stats = &slot->run->stats;
+    size_t i = slot->written;
+    struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = i < slot->size ? (unsigned char)slot->text[i] : END_OF_TURN};
+    struct strata_token_logprob top[2];
+    struct st_bytes piece, free_text = {0};
+    int found = -1;
+    if ((int64_t)i == number(slot->answer, "fail_after", -1))
+        return st_fail(err, STRATA_E_DEVICE, "script: the device failed as asked");
+    if (i == slot->size)
+        finish(slot, STRATA_END_STOP_TOKEN);
+    else if (request->max_tokens && i == request->max_tokens)
+        finish(slot, STRATA_END_LENGTH);
+    else if (request->count + i >= s->context)
+        finish(slot, STRATA_END_CONTEXT);
+    if (slot->ended)
+        return STRATA_OK;
+    slot->written++;
+    stats->generated_tokens++;
+    stats->generate_seconds += 1e-6 * (double)number(slot->answer, "token_us", number(s->script, "token_us", 0));
+    enum strata_result r = st_decoder_push(&slot->decoder, e.token, &piece, err);
+    if (!r)
+        r = st_stop_push(slot->stop, piece.data, piece.size, &free_text, &found, err);
+    if (r)
+        return r;
+    e.text = free_text.data;
+    e.size = free_text.size;
+    add_logprobs(request, e.token, &e, top);
+    emit(slot, &e);
+    if (found >= 0 && !slot->ended) {
+        finish(slot, STRATA_END_STOP_TEXT);
+        slot->stop_index = found;
+    }
+    return STRATA_OK;
+}
+
+/* The slot then holds prompt and answer. */
+static void keep(struct slot *slot)
+{
+    const struct strata_request *request = slot->run->request;
+    free(slot->held);
+    slot->held_count = 0;
+    slot->held = malloc((request->count + slot->size) * sizeof *slot->held);
+    if (!slot->held)
+        return;
+    memcpy(slot->held, request->ids, slot->read * sizeof *slot->held);
+    for (size_t i = 0; i < slot->written; i++)
+        slot->held[slot->read + i] = (unsigned char)slot->text[i];
+    slot->held_count = slot->read + slot->written;
+}
+
+static void end_answer(struct slot *slot, enum strata_result r, const struct strata_error *err)
+{
+    struct st_backend_run *run = slot->run;
+    const struct strata_request *request = run->request;
+    if (!r && slot->end != STRATA_END_CANCELLED && slot->end != STRATA_END_STOP_TEXT) {
+        struct st_bytes rest = st_stop_finish(slot->stop);
+        struct strata_event e = {.kind = STRATA_EVENT_TEXT, .token = -1, .text = rest.data, .size = rest.size};
+        if (rest.size)
+            request->event(request->user, &e);
+    }
+    if (!r)
+        request->event(request->user, &(struct strata_event){.kind = STRATA_EVENT_END, .token = -1, .end = slot->end, .stop_index = slot->stop_index});
+    keep(slot);
+    st_decoder_free(&slot->decoder);
+    st_stop_free(slot->stop);
+    free(slot->text);
+    slot->text = NULL;
+    slot->run = NULL;
+    run->done(run->user, r, err);
+}
+
+static void scripted_step(struct st_backend *b)
+{
+    struct scripted *s = (struct scripted *)b;
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < s->parallel; i++) {
+        struct slot *slot = &s->slot[i];
+        struct strata_error err = {0};
+        enum strata_result r = STRATA_OK;
+        if (!slot->run)
+            continue;
+        int64_t us = number(slot->answer, "token_us", number(s->script, "token_us", 0));
+        if (slot->read < slot->run->request->count)
+            read_chunk(s, slot);
+        else if ((r = write_token(s, slot, &err)) == STRATA_OK && !slot->ended && us > longest)
+            longest = us;
+        if (r || slot->ended)
+            end_answer(slot, r, &err);
+    }
+    pause_us(longest);
+}
+
+static void scripted_cancel(struct st_backend *b, struct st_backend_run *run)
+{
+    ((struct scripted *)b)->slot[run->slot].cancelled = true;
+}
+
+static void scripted_wake(struct st_backend *b)
+{
+    (void)b; /* pauses are short */
+}
+
+static const struct st_backend_ops ops = {scripted_load,   scripted_free,   scripted_info,  scripted_tokenize, scripted_detokenize,
+                                          scripted_prompt, scripted_status, scripted_start, scripted_step,     scripted_cancel,
+                                          scripted_wake,   NULL,            NULL};
 
 static enum strata_result make(void *user, struct st_backend **out, struct strata_error *err)
 {

@@ -12,7 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
-from harness import TOOL, Server, events  # noqa: E402
+from harness import SCRIPT, TOOL, Server, events  # noqa: E402
 from tap import main, test  # noqa: E402
 
 CHAT, COMPLETION, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -460,6 +460,42 @@ def a_full_queue_is_429_and_the_queue_is_first_in_first_out():
             t.join()
         done = [p["id"] for p in s.json("/v1/status")["past"]][::-1]
         assert len(done) == 4 and done == sorted(done), done
+
+
+@test
+def several_answers_run_at_once_and_each_client_gets_its_own():
+    with Server({**SCRIPT, "parallel": 3}, args=["--queue", "1"]) as s:
+        assert s.json("/props")["total_slots"] == 3
+        requests = lambda: s.json("/v1/status")["requests"]
+        streams = []
+        for i in range(3):
+            streams.append(start_stream(s, user(f"slow {i}", stream=True)))
+            wait_for("it generates", lambda: sum(r["stage"] == "generating" for r in requests()) == i + 1)
+        waiting = {}
+        thread = threading.Thread(target=lambda: waiting.update(r=s.json(CHAT, user("hello"))))
+        thread.start()
+        wait_for("the fourth waits", lambda: [r["stage"] for r in requests()] == ["generating"] * 3 + ["waiting"])
+        assert s.post(CHAT, user("hello")).status == 429
+        assert [(slot["id"], slot["is_processing"]) for slot in s.json("/slots")] == [(0, True), (1, True), (2, True)]
+        assert sorted(r["slot"] for r in requests()) == [-1, 0, 1, 2]
+        metrics = s.get("/metrics").body.decode()
+        assert "strata_running_requests 3" in metrics and "strata_queue_requests 4" in metrics, metrics
+        taken = requests()[1]["slot"]
+        streams[1].close()
+        thread.join()
+        assert waiting["r"]["choices"][0]["message"]["content"] == HELLO
+        assert s.json("/v1/status")["past"][0]["finish"] == "stop" and s.json("/v1/status")["past"][1]["finish"] == "cancelled"
+        assert [slot["id"] for slot in s.json("/slots") if not slot["is_processing"]] == [taken]
+        broken = s.post(CHAT, user("break"))
+        assert broken.status == 500 and len(requests()) == 2, "a fault of one answer is none of the others"
+        for sock in (streams[0], streams[2]):
+            data = b""
+            while b"data: [DONE]" not in data:
+                piece = sock.recv(65536)
+                assert piece
+                data += piece
+            assert data.count(b'"content":') >= 400, data[-300:]
+            sock.close()
 
 
 @test
