@@ -36,7 +36,7 @@ def kind(path):
 
 @test
 def tracked_files_stay_within_their_shares():
-    limits = {"models/demo.gguf": 40 * MB, "models/demo-mtp.gguf": 3.5 * MB, "fixtures": 9.2 * MB, "everything else": 4.3 * MB}
+    limits = {"models/demo.gguf": 40 * MB, "models/demo-mtp.gguf": 3.5 * MB, "fixtures": 9.2 * MB, "everything else": 4.6 * MB}
     totals = {}
     for path in tracked():
         totals[kind(path)] = totals.get(kind(path), 0) + size(path)
