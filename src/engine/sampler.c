@@ -1,4 +1,4 @@
-/* The sampler of sampler.h. Work arrays hold the candidates in ascending id; every step narrows them in place. */
+/* The sampler of sampler.h: options, tokens seen and log-probabilities; how a row is sampled is in kernel/sample.h. */
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -6,31 +6,20 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "kernel/exact_math.h"
-
-#define ONE ((uint64_t)1 << 40) /* weight of the best token; fewer than 2^24 tokens of it fit 64 bits */
-
-enum { VOCABULARY_MAX = (1 << 24) - 1 };
-
-/* Fills weights[i] for logits relative to best. */
-typedef void weigh_fn(const float *logits, size_t count, float best, float temperature, uint64_t *weights);
 
 struct st_sampler {
     struct strata_sampling o;
-    struct strata_logit_bias *bias;
+    struct strata_logit_bias *bias; /* ascending by token, those of one token in the caller's order */
     size_t vocabulary;
-    weigh_fn *weigh;
 
     /* Tokens seen: all of them in order, and how often each is within the window. */
     int32_t *seen;
     size_t seen_count, seen_room;
-    uint32_t *times; /* [vocabulary] */
+    struct st_sample_seen *times; /* [vocabulary], the first times_count are used */
+    size_t times_count;
+    uint32_t *place; /* [vocabulary]: index in times + 1, or 0 */
 
-    /* Candidates, count of them, in ascending id. */
-    float *logit;
-    uint64_t *weight;
-    int32_t *id;
-    size_t count;
+    struct st_sample_work work;
 };
 
 void strata_sampling_default(struct strata_sampling *out)
@@ -38,41 +27,11 @@ void strata_sampling_default(struct strata_sampling *out)
     *out = (struct strata_sampling){.top_p = 1.0f, .repetition_penalty = 1.0f};
 }
 
-__attribute__((always_inline)) static inline void weigh_body(const float *logits, size_t count, float best,
-                                                             float temperature, uint64_t *weights)
-{
-    for (size_t i = 0; i < count; i++)
-        weights[i] = (uint64_t)(st_expf((logits[i] - best) / temperature) * (float)ONE);
-}
-
-static void weigh_plain(const float *logits, size_t count, float best, float temperature, uint64_t *weights)
-{
-    weigh_body(logits, count, best, temperature, weights);
-}
-
-#ifdef __x86_64__
-/* The same steps with the processor's fma instead of a call for each; fma is exact by definition, so are the results. */
-__attribute__((target("fma,avx2"))) static void weigh_fma(const float *logits, size_t count, float best,
-                                                          float temperature, uint64_t *weights)
-{
-    weigh_body(logits, count, best, temperature, weights);
-}
-#endif
-
-static weigh_fn *choose_weigh(void)
-{
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return weigh_fma;
-#endif
-    return weigh_plain;
-}
-
 static enum strata_result check(const struct strata_sampling *o, size_t vocabulary, struct strata_error *err)
 {
     enum strata_result bad = STRATA_E_ARGUMENT;
-    if (vocabulary == 0 || vocabulary > VOCABULARY_MAX)
-        return st_fail(err, bad, "sampling: a vocabulary of %zu tokens is not between 1 and %d", vocabulary, VOCABULARY_MAX);
+    if (vocabulary == 0 || vocabulary > ST_SAMPLE_VOCABULARY)
+        return st_fail(err, bad, "sampling: a vocabulary of %zu tokens is not between 1 and %d", vocabulary, ST_SAMPLE_VOCABULARY);
     if (!(o->temperature >= 0.0f) || isinf(o->temperature))
         return st_fail(err, bad, "sampling: temperature %g is not a finite number from 0 on", (double)o->temperature);
     if (o->top_k < 0)
@@ -102,6 +61,38 @@ static enum strata_result check(const struct strata_sampling *o, size_t vocabula
     return STRATA_OK;
 }
 
+struct ordered_bias {
+    struct strata_logit_bias bias;
+    size_t index;
+};
+
+static int by_token(const void *a, const void *b)
+{
+    const struct ordered_bias *x = a, *y = b;
+    if (x->bias.token != y->bias.token)
+        return x->bias.token < y->bias.token ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+static enum strata_result take_bias(struct st_sampler *s, const struct strata_sampling *options, struct strata_error *err)
+{
+    size_t n = options->bias_count;
+    struct ordered_bias *ordered = calloc(n + 1, sizeof *ordered);
+    s->bias = calloc(n + 1, sizeof *s->bias);
+    if (!ordered || !s->bias || n > UINT32_MAX) {
+        free(ordered);
+        return st_fail(err, STRATA_E_MEMORY, "sampling: no memory for a logit bias of %zu tokens", n);
+    }
+    for (size_t i = 0; i < n; i++)
+        ordered[i] = (struct ordered_bias){options->bias[i], i};
+    qsort(ordered, n, sizeof *ordered, by_token);
+    for (size_t i = 0; i < n; i++)
+        s->bias[i] = ordered[i].bias;
+    s->o.bias = s->bias;
+    free(ordered);
+    return STRATA_OK;
+}
+
 enum strata_result st_sampler_create(const struct strata_sampling *options, size_t vocabulary, struct st_sampler **out,
                                      struct strata_error *err)
 {
@@ -115,21 +106,20 @@ enum strata_result st_sampler_create(const struct strata_sampling *options, size
     if (s->o.penalty_window == 0)
         s->o.penalty_window = 64;
     s->vocabulary = vocabulary;
-    s->weigh = choose_weigh();
     s->times = calloc(vocabulary, sizeof *s->times);
-    s->logit = calloc(vocabulary, sizeof *s->logit);
-    s->weight = calloc(vocabulary, sizeof *s->weight);
-    s->id = calloc(vocabulary, sizeof *s->id);
-    s->bias = calloc(options->bias_count + 1, sizeof *s->bias);
-    if (!s->times || !s->logit || !s->weight || !s->id || !s->bias) {
+    s->place = calloc(vocabulary, sizeof *s->place);
+    s->work.logit = calloc(vocabulary, sizeof *s->work.logit);
+    s->work.weight = calloc(vocabulary, sizeof *s->work.weight);
+    s->work.id = calloc(vocabulary, sizeof *s->work.id);
+    if (!s->times || !s->place || !s->work.logit || !s->work.weight || !s->work.id)
+        r = st_fail(err, STRATA_E_MEMORY, "sampling: no memory for a vocabulary of %zu tokens", vocabulary);
+    if (!r)
+        r = take_bias(s, options, err);
+    if (r)
         st_sampler_free(s);
-        return st_fail(err, STRATA_E_MEMORY, "sampling: no memory for a vocabulary of %zu tokens", vocabulary);
-    }
-    if (options->bias_count)
-        memcpy(s->bias, options->bias, options->bias_count * sizeof *s->bias);
-    s->o.bias = s->bias;
-    *out = s;
-    return STRATA_OK;
+    else
+        *out = s;
+    return r;
 }
 
 void st_sampler_free(struct st_sampler *s)
@@ -139,16 +129,45 @@ void st_sampler_free(struct st_sampler *s)
     free(s->bias);
     free(s->seen);
     free(s->times);
-    free(s->logit);
-    free(s->weight);
-    free(s->id);
+    free(s->place);
+    free(s->work.logit);
+    free(s->work.weight);
+    free(s->work.id);
     free(s);
 }
 
 void st_sampler_reset(struct st_sampler *s)
 {
-    s->seen_count = 0;
-    memset(s->times, 0, s->vocabulary * sizeof *s->times);
+    s->seen_count = s->times_count = 0;
+    memset(s->place, 0, s->vocabulary * sizeof *s->place);
+}
+
+/* ---- tokens seen ---- */
+
+static void count_in(struct st_sampler *s, int32_t token)
+{
+    if (!s->place[token]) {
+        s->times[s->times_count++] = (struct st_sample_seen){token, 0};
+        s->place[token] = (uint32_t)s->times_count;
+    }
+    s->times[s->place[token] - 1].times++;
+}
+
+static void count_out(struct st_sampler *s, int32_t token)
+{
+    struct st_sample_seen *at = &s->times[s->place[token] - 1];
+    if (--at->times)
+        return;
+    *at = s->times[--s->times_count]; /* the last one takes its place */
+    s->place[at->token] = s->place[token];
+    s->place[token] = 0;
+}
+
+/* The token that is just outside of the window, or NULL. */
+static const int32_t *left_behind(const struct st_sampler *s)
+{
+    size_t window = s->o.penalty_window < 0 ? SIZE_MAX : (size_t)s->o.penalty_window;
+    return s->seen_count > window ? &s->seen[s->seen_count - 1 - window] : NULL;
 }
 
 enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, size_t count, struct strata_error *err)
@@ -168,47 +187,20 @@ enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, s
     }
     for (size_t i = 0; i < count; i++) {
         s->seen[s->seen_count++] = ids[i];
-        s->times[ids[i]]++;
-        if (s->o.penalty_window > 0 && s->seen_count > (size_t)s->o.penalty_window)
-            s->times[s->seen[s->seen_count - 1 - (size_t)s->o.penalty_window]]--;
+        count_in(s, ids[i]);
+        if (left_behind(s))
+            count_out(s, *left_behind(s));
     }
     return STRATA_OK;
 }
 
-static bool has_penalties(const struct strata_sampling *o)
+void st_sampler_take_back(struct st_sampler *s, size_t count)
 {
-    return o->repetition_penalty != 1.0f || o->frequency_penalty != 0.0f || o->presence_penalty != 0.0f;
-}
-
-/* Copies the logits with bias and penalties, finds the best. -0 becomes 0, so that equal logits have equal bits. */
-static enum strata_result adjust(struct st_sampler *s, const float *logits, size_t *best, struct strata_error *err)
-{
-    const struct strata_sampling *o = &s->o;
-    for (size_t i = 0; i < s->vocabulary; i++)
-        s->logit[i] = logits[i] + 0.0f;
-    for (size_t i = 0; i < o->bias_count; i++)
-        s->logit[o->bias[i].token] += o->bias[i].bias;
-    if (has_penalties(o))
-        for (size_t i = 0; i < s->vocabulary; i++) {
-            if (!s->times[i])
-                continue;
-            float l = s->logit[i];
-            l = l > 0.0f ? l / o->repetition_penalty : l * o->repetition_penalty;
-            l -= (float)s->times[i] * o->frequency_penalty;
-            s->logit[i] = l - o->presence_penalty + 0.0f;
-        }
-    size_t at = 0;
-    for (size_t i = 0; i < s->vocabulary; i++) {
-        float l = s->logit[i];
-        if (isnan(l) || l == INFINITY)
-            return st_fail(err, STRATA_E_MODEL, "the logit of token %zu is %s", i, isnan(l) ? "not a number" : "infinite");
-        if (l > s->logit[at])
-            at = i;
+    for (size_t i = 0; i < count; i++) {
+        if (left_behind(s))
+            count_in(s, *left_behind(s));
+        count_out(s, s->seen[--s->seen_count]);
     }
-    if (s->logit[at] == -INFINITY)
-        return st_fail(err, STRATA_E_MODEL, "no token can be picked: every logit is -infinity");
-    *best = at;
-    return STRATA_OK;
 }
 
 /* Fills out->top and returns what to subtract from a logit to get its log-probability. */
@@ -216,76 +208,25 @@ static double log_probabilities(struct st_sampler *s, size_t best, struct st_pic
 {
     size_t wanted = (size_t)s->o.logprobs, have = 0;
     uint64_t total = 0;
-    s->weigh(s->logit, s->vocabulary, s->logit[best], 1.0f, s->weight);
+    const float *logit = s->work.logit;
+    st_sample_weigh(logit, s->vocabulary, logit[best], 1.0f, s->work.weight);
     for (size_t i = 0; i < s->vocabulary; i++) {
-        total += s->weight[i];
-        float l = s->logit[i];
-        if (l == -INFINITY || (have == wanted && !(l > s->logit[out->top[have - 1].token])))
+        total += s->work.weight[i];
+        float l = logit[i];
+        if (l == -INFINITY || (have == wanted && !(l > logit[out->top[have - 1].token])))
             continue;
         size_t at = have < wanted ? have++ : have - 1;
-        for (; at > 0 && l > s->logit[out->top[at - 1].token]; at--)
+        for (; at > 0 && l > logit[out->top[at - 1].token]; at--)
             out->top[at] = out->top[at - 1];
         out->top[at].token = (int32_t)i;
     }
     /* total is at least the weight of the best. */
     // cppcheck-suppress invalidFunctionArg
-    double shift = (double)s->logit[best] + log((double)total / (double)ONE);
+    double shift = (double)logit[best] + log((double)total / (double)ST_SAMPLE_ONE);
     for (size_t i = 0; i < have; i++)
-        out->top[i].logprob = (float)((double)s->logit[out->top[i].token] - shift);
+        out->top[i].logprob = (float)((double)logit[out->top[i].token] - shift);
     out->top_count = have;
     return shift;
-}
-
-/* Bits of a logit such that unsigned order is order by logit. */
-static uint32_t order_key(float l)
-{
-    uint32_t u = st_exact_bits(l);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-/* Keeps the shortest run of the best candidates whose mass reaches target (1 <= target <= total mass). mass: the weight,
- * or 1 each. Three passes over the candidates, 11 + 11 + 10 bits of the key each; no sort. */
-static void keep_best(struct st_sampler *s, uint64_t target, bool by_weight)
-{
-    static const int shifts[] = {21, 10, 0};
-    uint64_t hist[2048];
-    uint32_t prefix = 0, mask = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        uint32_t bins = pass < 2 ? 2048 : 1024;
-        memset(hist, 0, sizeof hist);
-        for (size_t i = 0; i < s->count; i++) {
-            uint32_t key = order_key(s->logit[i]);
-            if ((key & mask) == prefix)
-                hist[key >> shifts[pass] & (bins - 1)] += by_weight ? s->weight[i] : 1;
-        }
-        uint32_t bin = bins - 1;
-        while (bin > 0 && hist[bin] < target)
-            target -= hist[bin--];
-        prefix |= bin << shifts[pass];
-        mask |= (bins - 1) << shifts[pass];
-    }
-    /* prefix is now the key of the last one kept, target what candidates with exactly this key still have to give. */
-    size_t kept = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        uint32_t key = order_key(s->logit[i]);
-        uint64_t mass = by_weight ? s->weight[i] : 1;
-        if (key < prefix || (key == prefix && target == 0))
-            continue;
-        if (key == prefix)
-            target -= mass < target ? mass : target;
-        s->logit[kept] = s->logit[i];
-        s->weight[kept] = s->weight[i];
-        s->id[kept++] = s->id[i];
-    }
-    s->count = kept;
-}
-
-static uint64_t total_weight(const struct st_sampler *s)
-{
-    uint64_t total = 0;
-    for (size_t i = 0; i < s->count; i++)
-        total += s->weight[i];
-    return total;
 }
 
 uint64_t st_sampler_random(uint64_t seed, uint64_t position)
@@ -302,50 +243,63 @@ uint64_t st_sampler_random(uint64_t seed, uint64_t position)
     return (uint64_t)c[0] << 32 | c[1];
 }
 
-/* Index of the drawn candidate. */
-static size_t draw(const struct st_sampler *s, uint64_t position)
+static bool has_penalties(const struct strata_sampling *o)
 {
-    uint64_t r = st_sampler_random(s->o.seed, position);
-    uint64_t left = (uint64_t)((unsigned __int128)r * total_weight(s) >> 64);
-    size_t i = 0;
-    while (left >= s->weight[i])
-        left -= s->weight[i++];
-    return i;
+    return o->repetition_penalty != 1.0f || o->frequency_penalty != 0.0f || o->presence_penalty != 0.0f;
+}
+
+void st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out)
+{
+    const struct strata_sampling *o = &s->o;
+    *out = (struct st_sample){.random = st_sampler_random(o->seed, position),
+                              .least = (uint64_t)(o->min_p * (float)ST_SAMPLE_ONE),
+                              .temperature = o->temperature,
+                              .repetition = o->repetition_penalty,
+                              .frequency = o->frequency_penalty,
+                              .presence = o->presence_penalty,
+                              .top_k = (uint32_t)o->top_k,
+                              .share = (uint32_t)(o->top_p * (float)ST_SAMPLE_SHARE),
+                              .bias = o->bias,
+                              .biases = (uint32_t)o->bias_count};
+    if (has_penalties(o)) {
+        out->seen = s->times;
+        out->seen_count = (uint32_t)s->times_count;
+    }
+}
+
+bool st_sampler_wants_logits(const struct st_sampler *s)
+{
+    return s->o.logprobs > 0;
+}
+
+enum strata_result st_sampler_check(const struct st_sample_pick *pick, struct strata_error *err)
+{
+    switch ((enum st_sample_status)pick->status) {
+    case ST_SAMPLE_OK: return STRATA_OK;
+    case ST_SAMPLE_NONE:
+        return st_fail(err, STRATA_E_MODEL, "no token can be picked: every logit is -infinity");
+    case ST_SAMPLE_NAN:
+    case ST_SAMPLE_INFINITE: break;
+    }
+    return st_fail(err, STRATA_E_MODEL, "the logit of token %d is %s", pick->token,
+                   pick->status == ST_SAMPLE_NAN ? "not a number" : "infinite");
 }
 
 enum strata_result st_sampler_pick(struct st_sampler *s, const float *logits, uint64_t position, struct st_pick *out,
                                    struct strata_error *err)
 {
-    const struct strata_sampling *o = &s->o;
-    size_t best = 0;
+    struct st_sample row;
+    struct st_sample_pick pick;
     *out = (struct st_pick){0};
-    enum strata_result r = adjust(s, logits, &best, err);
+    st_sampler_row(s, position, &row);
+    st_sample_adjust(&row, logits, s->vocabulary, &s->work, &pick);
+    enum strata_result r = st_sampler_check(&pick, err);
     if (r)
         return r;
-    double shift = o->logprobs ? log_probabilities(s, best, out) : 0.0;
-    float logit = s->logit[best];
-    out->token = (int32_t)best;
-    if (o->temperature > 0.0f) {
-        s->count = s->vocabulary;
-        for (size_t i = 0; i < s->count; i++)
-            s->id[i] = (int32_t)i;
-        if (o->top_k && (size_t)o->top_k < s->count)
-            keep_best(s, (uint64_t)o->top_k, false);
-        s->weigh(s->logit, s->count, logit, o->temperature, s->weight);
-        if (o->top_p < 1.0f) {
-            uint64_t total = total_weight(s), share = (uint64_t)(o->top_p * 0x1p24f);
-            uint64_t target = (total >> 24) * share + ((total & 0xffffff) * share >> 24);
-            keep_best(s, target ? target : 1, true);
-        }
-        uint64_t least = (uint64_t)(o->min_p * (float)ONE);
-        for (size_t i = 0; i < s->count; i++)
-            if (s->weight[i] < least)
-                s->weight[i] = 0; /* width zero in the draw */
-        size_t drawn = draw(s, position);
-        out->token = s->id[drawn];
-        logit = s->logit[drawn];
-    }
-    if (o->logprobs)
+    double shift = s->o.logprobs ? log_probabilities(s, (size_t)pick.token, out) : 0.0;
+    float logit = st_sample_draw(&row, s->vocabulary, &s->work, &pick);
+    out->token = pick.token;
+    if (s->o.logprobs)
         out->logprob = (float)((double)logit - shift);
     return STRATA_OK;
 }

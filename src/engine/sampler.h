@@ -1,24 +1,17 @@
-/* Sampler: from the logits of one position to one token, the same on every device.
- *
- * Order (strata.h, struct strata_sampling): logit bias, penalties, temperature, top-k, top-p, min-p, draw. From the
- * temperature on everything is exact integer arithmetic over weights that one defined exp makes:
- *
- *     weight(i) = floor(2^40 * st_expf((l(i) - l(best)) / temperature))          st_expf: kernel/exact_math.h
- *
- * so sums do not depend on the order of additions, and any device that follows these rules picks the same token.
- * "Best first" means descending logit, then ascending id.
- *   top-k   keeps the k best.
- *   top-p   keeps the shortest run of the best whose weights reach max(1, floor(total * floor(top_p * 2^24) / 2^24)), total
- *           over what top-k kept.
- *   min-p   keeps weights of at least floor(min_p * 2^40); the best weighs 2^40.
- *   draw    r is 64 random bits; the token is the first in ascending id whose running sum of weights exceeds
- *           floor(r * total / 2^64), total over what is left.
- * r is words 0 (high) and 1 of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with
- * key {seed low, seed high} and counter {position low, position high, 0, 0}: a draw depends on nothing that came before. */
+/* Sampler of a request: its options and the tokens that it has seen. kernel/sample.h says exactly how a row's logits become a
+ * token, the same on every device; of the options of struct strata_sampling become
+ *   share   floor(top_p * 2^24)
+ *   least   floor(min_p * 2^40)
+ *   random  words 0 (high) and 1 of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with
+ *           key {seed low, seed high} and counter {position low, position high, 0, 0}: a draw depends on nothing that came
+ *           before. */
 #ifndef ST_ENGINE_SAMPLER_H
 #define ST_ENGINE_SAMPLER_H
 
+#include <stdbool.h>
+
 #include "base/result.h"
+#include "kernel/sample.h"
 
 struct st_sampler;
 
@@ -44,6 +37,17 @@ void st_sampler_reset(struct st_sampler *s);
 /* Adds tokens, prompt or picked, to those seen (penalties). Ids outside the vocabulary are STRATA_E_ARGUMENT and then none
  * of the call's tokens is added. */
 enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, size_t count, struct strata_error *err);
+
+/* Forgets the last count tokens that were added. */
+void st_sampler_take_back(struct st_sampler *s, size_t count);
+
+/* How the row is sampled from which the token at a position (index in the sequence) is picked, after the tokens seen so far;
+ * lists are valid until tokens are added or taken back. */
+void st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out);
+/* Whether a pick says more than the token (log-probabilities), so that the host must have the logits. */
+bool st_sampler_wants_logits(const struct st_sampler *s);
+/* A row that could not be sampled is STRATA_E_MODEL, as of st_sampler_pick. */
+enum strata_result st_sampler_check(const struct st_sample_pick *pick, struct strata_error *err);
 
 /* Picks for a position (index in the sequence of the token that is picked). logits: [vocabulary], not modified. A NaN or
  * +infinity is STRATA_E_MODEL and names the token; so is a distribution in which every token is banned. The token is not

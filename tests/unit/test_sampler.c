@@ -145,6 +145,58 @@ static void penalties_follow_their_formulas_within_the_window(void **state)
     st_sampler_free(s);
 }
 
+static void tokens_that_are_taken_back_leave_no_trace(void **state)
+{
+    (void)state;
+    enum { N = 7 };
+    struct strata_error err;
+    struct strata_sampling o;
+    uint64_t random = 5;
+    float logits[N];
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)(i * 3 % N);
+    strata_sampling_default(&o);
+    o.repetition_penalty = 1.5f;
+    o.frequency_penalty = 0.75f;
+    o.logprobs = N;
+    for (int window = -1; window < 9; window++) {
+        o.penalty_window = window;
+        struct st_sampler *s = make(&o, N), *plain = make(&o, N);
+        for (int step = 0; step < 40; step++) {
+            int32_t id = (int32_t)(next_random(&random) % N), more[5];
+            size_t n = next_random(&random) % 6;
+            for (size_t i = 0; i < n; i++)
+                more[i] = (int32_t)(next_random(&random) % N);
+            assert_ok(st_sampler_accept(s, &id, 1, &err), &err);
+            assert_ok(st_sampler_accept(plain, &id, 1, &err), &err);
+            assert_ok(st_sampler_accept(s, more, n, &err), &err);
+            st_sampler_take_back(s, n);
+            struct st_pick a = pick(s, logits, 0), b = pick(plain, logits, 0);
+            assert_memory_equal(&a, &b, sizeof a);
+        }
+        st_sampler_free(s);
+        st_sampler_free(plain);
+    }
+}
+
+static void several_biases_of_a_token_are_added_in_their_order(void **state)
+{
+    (void)state;
+    float logits[] = {1.0f, 0.0f, 0.5f};
+    struct strata_logit_bias bias[] = {{2, 0x1p25f}, {0, 0x1p26f}, {2, -0x1p25f}, {0, -0x1p26f}, {2, 1.0f}};
+    struct strata_sampling o;
+    strata_sampling_default(&o);
+    o.bias = bias;
+    o.bias_count = 5;
+    o.logprobs = 3;
+    struct st_sampler *s = make(&o, 3);
+    struct st_pick p = pick(s, logits, 0);
+    /* 1 is lost in 2^26 and so is 0.5 in 2^25; the last one is added to what is left. */
+    assert_true(p.token == 2 && fabsf(p.top[0].logprob - p.top[1].logprob - 1.0f) < 1e-5f);
+    assert_true(p.top[1].token == 0 && p.top[2].token == 1 && p.top[1].logprob == p.top[2].logprob);
+    st_sampler_free(s);
+}
+
 static void top_k_keeps_the_best_and_lower_ids_on_ties(void **state)
 {
     (void)state;
@@ -440,6 +492,8 @@ int main(void)
         cmocka_unit_test(logits_of_the_caller_stay_untouched),
         cmocka_unit_test(bias_is_added_and_minus_infinity_bans),
         cmocka_unit_test(penalties_follow_their_formulas_within_the_window),
+        cmocka_unit_test(tokens_that_are_taken_back_leave_no_trace),
+        cmocka_unit_test(several_biases_of_a_token_are_added_in_their_order),
         cmocka_unit_test(top_k_keeps_the_best_and_lower_ids_on_ties),
         cmocka_unit_test(top_p_keeps_the_shortest_run_that_reaches_it),
         cmocka_unit_test(min_p_drops_what_is_far_below_the_best),
