@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
-#include "engine/session_file.h"
+#include "engine/park_writer.h"
 #include "engine/speculate.h"
 
 enum {
@@ -22,7 +22,7 @@ enum {
     FEW_POINTS = 3, /* checkpoints that a conversation keeps when memory is short: the first and the last two */
 };
 
-/* A conversation, in memory (state) or in a file (path). */
+/* A conversation, in memory (state), in a complete file (path), or both: its memory then goes as soon as it is needed. */
 struct parked {
     struct parked *next; /* the one that was used before this one */
     uint32_t tokens;
@@ -35,13 +35,20 @@ struct parked {
     uint64_t state_bytes;
     char *path;
     uint64_t file_bytes;
+    bool writing;  /* to a file; what the writer reads of it stays as it is */
+    bool unwanted; /* and on no list any more: goes when the writer is done with it */
 };
 
 struct st_park {
     struct parked *first; /* used last */
     char *dir;
     int lock; /* of the folder */
-    uint64_t file_limit, file_used, dropped, number;
+    uint64_t file_limit, file_used, dropped, number; /* used: with the file that is being written */
+    struct st_park_writer *writer;
+    struct parked *in_hand; /* being written, or NULL */
+    char *new_path;         /* to this file */
+    uint64_t failures;      /* of files that were to be written, lack of room not among them */
+    enum strata_result last_result;
     char prefix[20]; /* of the names of files that sessions of this engine can take */
     char last_failure[300];
 };
@@ -86,11 +93,23 @@ static void remove_file(struct st_park *park, struct parked *p)
         park->file_used -= p->file_bytes;
 }
 
-/* Takes a detached conversation out of the world. */
+/* Takes a detached conversation out of the world; one that is being written later. */
 static void discard(struct strata_engine *e, struct parked *p)
 {
+    if (p->writing) {
+        p->unwanted = true;
+        st_park_writer_stop(e->park->writer);
+        return;
+    }
     remove_file(e->park, p);
     free_parked(e, p);
+}
+
+static void drop(struct strata_engine *e, struct parked *p)
+{
+    detach(e->park, p);
+    discard(e, p);
+    e->park->dropped++;
 }
 
 static struct parked *new_parked(struct strata_engine *e, uint32_t tokens)
@@ -105,14 +124,42 @@ static struct parked *new_parked(struct strata_engine *e, uint32_t tokens)
     return p;
 }
 
-static void failed(struct st_park *park, const struct strata_error *why)
+static void failed(struct st_park *park, enum strata_result r, const struct strata_error *why)
 {
+    park->failures += r != STRATA_E_LIMIT;
+    park->last_result = r;
     snprintf(park->last_failure, sizeof park->last_failure, "%.*s", (int)sizeof park->last_failure - 1, why->text);
 }
 
 /* ---- files ---- */
 
-/* Deletes the longest unused files until bytes more fit. */
+/* Looks what became of the file that is being written. wait: until it is complete or has failed. */
+static void settle(struct strata_engine *e, bool wait)
+{
+    struct st_park *park = e->park;
+    struct parked *p = park->in_hand;
+    struct strata_error why;
+    enum strata_result r;
+    if (!p || !st_park_writer_done(park->writer, wait, &r, &why))
+        return;
+    park->in_hand = NULL;
+    p->writing = false;
+    if (!r) {
+        p->path = park->new_path;
+    } else {
+        free(park->new_path);
+        park->file_used -= p->file_bytes;
+    }
+    park->new_path = NULL;
+    if (r && !p->unwanted)
+        failed(park, r, &why);
+    if (p->unwanted)
+        discard(e, p);
+    else if (r && !p->state)
+        drop(e, p);
+}
+
+/* Deletes the longest unused files until bytes more fit. None is being written. */
 static bool file_room(struct strata_engine *e, uint64_t bytes)
 {
     struct st_park *park = e->park;
@@ -122,41 +169,45 @@ static bool file_room(struct strata_engine *e, uint64_t bytes)
             last = p->path ? p : last;
         if (!last)
             return false;
-        detach(park, last);
-        discard(e, last);
-        park->dropped++;
+        drop(e, last);
     }
     return bytes <= park->file_limit;
 }
 
-/* Writes a conversation to a file and gives *p its name. */
-static enum strata_result write_file(struct strata_engine *e, struct parked *p, const struct st_session_source *source,
-                                     struct strata_error *err)
+/* Begins to write a conversation to a file, when the one before is complete. False: that is not possible, as last_failure
+ * then says. */
+static bool begin_file(struct strata_engine *e, struct parked *p, const struct st_session_source *source)
 {
     struct st_park *park = e->park;
+    struct st_session_writing *file;
+    struct strata_error why;
+    settle(e, true);
     size_t room = strlen(park->dir) + sizeof park->prefix + 40;
     uint64_t bytes = st_session_file_bytes(e, source);
     char *path = malloc(room);
-    struct strata_error why;
-    if (!path)
-        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a file's name", park->dir);
-    snprintf(path, room, "%s/%s%08llx.session", park->dir, park->prefix, (unsigned long long)++park->number);
     enum strata_result r = STRATA_OK;
-    if (!file_room(e, bytes))
+    if (!path)
+        r = st_fail(&why, STRATA_E_MEMORY, "%s: no memory for a file's name", park->dir);
+    else
+        snprintf(path, room, "%s/%s%08llx.session", park->dir, park->prefix, (unsigned long long)++park->number);
+    if (!r && !file_room(e, bytes))
         r = st_fail(&why, STRATA_E_LIMIT,
                     "%s: a conversation of %llu bytes has no room in the %llu that files may take", park->dir,
                     (unsigned long long)bytes, (unsigned long long)park->file_limit);
     if (!r)
-        r = st_session_write(e, path, source, &why);
+        r = st_session_write_begin(e, path, source, &file, &why);
     if (r) {
-        failed(park, &why);
+        failed(park, r, &why);
         free(path);
-        return st_fail(err, r, "%s", why.text);
+        return false;
     }
-    p->path = path;
-    p->file_bytes = bytes;
+    park->in_hand = p;
+    park->new_path = path;
     park->file_used += bytes;
-    return r;
+    p->file_bytes = bytes;
+    p->writing = true;
+    st_park_writer_start(park->writer, file);
+    return true;
 }
 
 static struct st_session_source source_of(const struct parked *p)
@@ -169,36 +220,49 @@ static struct st_session_source source_of(const struct parked *p)
                                       .state = p->state};
 }
 
+static bool begin_copy(struct strata_engine *e, struct parked *p)
+{
+    struct st_session_source source = source_of(p);
+    return begin_file(e, p, &source);
+}
+
 bool st_park_make_room(struct strata_engine *e)
 {
+    struct st_park *park = e->park;
     struct parked *last = NULL;
-    for (struct parked *p = e->park ? e->park->first : NULL; p; p = p->next)
-        last = p->state ? p : last;
-    if (!last)
+    if (!park)
         return false;
-    struct st_session_source source = source_of(last);
-    if (e->park->dir && !write_file(e, last, &source, NULL)) {
-        free_memory(e, last);
+    settle(e, false);
+    for (struct parked *p = park->first; p; p = p->next)
+        last = p->state ? p : last;
+    if (!last && park->in_hand) { /* one that nobody wants any more */
+        settle(e, true);
         return true;
     }
-    detach(e->park, last);
-    discard(e, last);
-    e->park->dropped++;
+    if (!last)
+        return false;
+    if (park->dir && !last->path && (last->writing || begin_copy(e, last)))
+        settle(e, true); /* memory is short before the file is complete */
+    if (last->path)
+        free_memory(e, last);
+    else
+        drop(e, last);
     return true;
 }
 
-enum strata_result st_park_flush(struct strata_engine *e, struct strata_error *err)
+/* Begins to write the longest unused conversation before memory is needed: when what the session is about to hold would
+ * find no room. */
+static void write_ahead(struct strata_engine *e, uint32_t tokens)
 {
-    enum strata_result r = STRATA_OK;
-    for (struct parked *p = e->park->first; p && e->park->dir && !r; p = p->next) {
-        struct st_session_source source = source_of(p);
-        if (!p->state)
-            continue;
-        r = write_file(e, p, &source, err);
-        if (!r)
-            free_memory(e, p);
-    }
-    return r;
+    struct st_park *park = e->park;
+    struct parked *last = NULL;
+    uint64_t need = st_state_bytes(e, ALL, tokens) + st_checkpoint_bytes(e);
+    if (!park->dir || park->in_hand || e->keep.limit - e->keep.used >= need)
+        return;
+    for (struct parked *p = park->first; p; p = p->next)
+        last = p->state && !p->path ? p : last;
+    if (last)
+        begin_copy(e, last);
 }
 
 /* A file that lies in the folder from before. */
@@ -318,6 +382,9 @@ static enum strata_result open_dir(struct strata_engine *e, const char *dir, str
         return st_fail(err, STRATA_E_IO, "%s: cannot write into the folder: %s", dir, strerror(errno));
     if (flock(park->lock, LOCK_EX | LOCK_NB))
         return st_fail(err, STRATA_E_IO, "%s: another program keeps conversations of the same model there", dir);
+    enum strata_result r = st_park_writer_create(&park->writer, err);
+    if (r)
+        return r;
     int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return st_fail(err, STRATA_E_IO, "%s: cannot open the folder: %s", dir, strerror(errno));
@@ -341,6 +408,8 @@ void st_park_close(struct strata_engine *e)
     struct st_park *park = e->park;
     if (!park)
         return;
+    settle(e, true);
+    st_park_writer_free(park->writer);
     for (struct parked *p; (p = park->first);) {
         detach(park, p);
         free_parked(e, p);
@@ -415,7 +484,7 @@ static enum strata_result put(struct strata_session *s, bool in_file, bool may_t
     for (int i = 0; i < s->points; i++)
         p->where[i] = (struct st_session_point){s->point[i]->tokens, s->point[i]->next_axis};
     struct st_session_source source = st_session_source(s);
-    if (!r && !p->state && (!park->dir || write_file(e, p, &source, NULL))) {
+    if (!r && !p->state && (!park->dir || !begin_file(e, p, &source))) {
         park->dropped++;
         free_parked(e, p);
         return r;
@@ -437,12 +506,18 @@ enum strata_result st_park_put(struct strata_session *s, struct strata_error *er
 enum strata_result strata_engine_keep(struct strata_engine *e, struct strata_error *err)
 {
     enum strata_result r = STRATA_OK;
-    if (!e->park->dir)
+    struct st_park *park = e->park;
+    if (!park->dir)
         return r;
+    uint64_t before = park->failures;
     for (uint32_t i = 0; i < e->options.sessions && !r; i++)
         if (e->slot[i] && e->slot[i]->count >= ST_PARK_LEAST)
             r = st_park_put(e->slot[i], err);
-    return r ? r : st_park_flush(e, err);
+    for (struct parked *p = park->first; p && !r; p = p->next)
+        if (p->state && !p->path && !p->writing)
+            begin_copy(e, p);
+    settle(e, true);
+    return r || park->failures == before ? r : st_fail(err, park->last_result, "%s", park->last_failure);
 }
 
 /* ---- choosing ---- */
@@ -467,11 +542,11 @@ static enum strata_result take(struct strata_session *s, struct parked *p, bool 
     struct strata_engine *e = s->engine;
     struct strata_error why;
     *taken = false;
-    if (p->path) {
+    if (!p->state) {
         enum strata_result r = strata_session_restore(s, p->path, &why);
         *taken = r == STRATA_OK;
         if (r)
-            failed(e->park, &why);
+            failed(e->park, r, &why);
         if (r == STRATA_E_DEVICE)
             return st_fail(err, r, "%s", why.text);
         return STRATA_OK;
@@ -527,8 +602,13 @@ enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, 
     enum strata_result r = st_session_ready(s, err);
     if (r)
         return r;
+    settle(e, false);
     uint32_t own = own_reach(s, ids, count), first = s->points ? s->point[0]->tokens : 0;
     struct parked *best = best_of(e, ids, count, own);
+    if (best && best->writing && !best->state) {
+        settle(e, true); /* it is nowhere else */
+        best = best_of(e, ids, count, own);
+    }
     if (best)
         detach(e->park, best); /* parking another one must not cost it its place */
     if (own < s->count && worth_parking(s, best ? 0 : own))
@@ -536,16 +616,19 @@ enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, 
     bool taken = false;
     if (best && !r)
         r = take(s, best, &taken, err);
-    if (best && (r || (best->path && taken)))
+    if (best && (r || (taken && (best->path || best->writing))))
         put_first(e->park, best); /* a file stays until a longer one takes its place */
     else if (best)
         discard(e, best);
+    if (!r)
+        write_ahead(e, (uint32_t)count);
     return r ? r : st_session_rewind(s, own_reach(s, ids, count), err);
 }
 
-void st_park_info(const struct strata_engine *e, struct st_park_info *out)
+void st_park_info(struct strata_engine *e, struct st_park_info *out)
 {
     const struct st_park *park = e->park;
+    settle(e, false);
     *out = (struct st_park_info){.dropped = park->dropped, .file_bytes = park->file_used, .memory_bytes = e->keep.used};
     for (const struct parked *p = park->first; p; p = p->next) {
         out->in_memory += p->state != NULL;

@@ -1,6 +1,12 @@
 /* Conversations that are not under way: when a request belongs to another one than the session holds, the session's
  * state is parked in host memory within the engine's limit for kept states, then in files within a limit of their own,
- * the longest unused first, and comes back when a request goes on with it. Files outlive the program. */
+ * the longest unused first, and comes back when a request goes on with it. Files outlive the program.
+ *
+ * A thread of the engine writes the files, one at a time, from copies in memory: the engine goes on, and takes a
+ * conversation that is being written from there. It begins before memory is short, when the next conversation would find
+ * no room, and a copy stays until its memory is needed; the engine waits for a file only where memory runs out before it
+ * is complete. A state that never had room in memory is read from the stages into the file by the engine, and the thread
+ * syncs it. */
 #ifndef ST_ENGINE_PARK_H
 #define ST_ENGINE_PARK_H
 
@@ -21,22 +27,19 @@ void st_park_close(struct strata_engine *e);
  * session still has them. */
 enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err);
 
-/* Parks what the session holds, in a file if there is a folder. Nothing is lost from the session. Where there is no
- * room that is no failure. */
+/* Parks what the session holds, in a file if there is a folder: the file may not be complete when this returns. Nothing
+ * is lost from the session. Where there is no room that is no failure. */
 enum strata_result st_park_put(struct strata_session *s, struct strata_error *err);
-
-/* Writes every parked conversation to a file, as far as they have room there. */
-enum strata_result st_park_flush(struct strata_engine *e, struct strata_error *err);
 
 /* Frees the longest unused conversation's memory, through a file if there is a folder. False: there is none. */
 bool st_park_make_room(struct strata_engine *e);
 
 struct st_park_info {
-    size_t in_memory, in_files;
+    size_t in_memory, in_files; /* one that is in a file may still be in memory too */
     uint64_t memory_bytes, file_bytes;
     uint64_t dropped;       /* conversations that found no room, since the start */
     char last_failure[300]; /* of a file, "" if there was none */
 };
-void st_park_info(const struct strata_engine *e, struct st_park_info *out);
+void st_park_info(struct strata_engine *e, struct st_park_info *out);
 
 #endif

@@ -11,7 +11,7 @@
 #include "engine/checkpoint.h"
 #include "engine/speculate.h"
 
-enum { VERSION = 2, SAMPLE_BYTES = 256, BUFFER_BYTES = 1 << 20, ALL = ST_STATE_FIXED | ST_STATE_GROWING };
+enum { VERSION = 2, SAMPLE_BYTES = 256, BUFFER_BYTES = 1 << 20, PIECE_BYTES = 4 << 20, ALL = ST_STATE_FIXED | ST_STATE_GROWING };
 enum { TAIL = 16 }; /* bytes behind the content: hash and end mark */
 
 static const char begin_mark[8] = "STRATAS1", end_mark[8] = "STRATAE1";
@@ -53,22 +53,40 @@ const struct st_session_print *st_engine_print(struct strata_engine *e)
 
 /* ---- writing ---- */
 
-struct writer {
+struct st_session_writing {
     struct st_out out;
     XXH3_state_t *hash;
     uint8_t *buffer;
+    struct st_session_source left; /* of which the states are still to be written; no session: none */
+    uint64_t state_bytes;
+    const _Atomic bool *stop; /* NULL: it cannot be stopped */
     struct strata_error *err;
 };
 
-static enum strata_result put(struct writer *w, const void *data, size_t bytes)
+static enum strata_result go_on(const struct st_session_writing *w)
 {
-    XXH3_64bits_update(w->hash, data, bytes);
-    return st_out_write(&w->out, data, bytes, w->err);
+    return w->stop && atomic_load(w->stop)
+               ? st_fail(w->err, STRATA_E_CANCELLED, "%s: the session is not needed any more", w->out.path)
+               : STRATA_OK;
+}
+
+/* A large state in pieces, so that a write that nobody needs any more ends soon. */
+static enum strata_result put(struct st_session_writing *w, const void *data, size_t bytes)
+{
+    enum strata_result r = STRATA_OK;
+    const uint8_t *at = data;
+    for (size_t n; bytes && !r; at += n, bytes -= n) {
+        n = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+        XXH3_64bits_update(w->hash, at, n);
+        r = st_out_write(&w->out, at, n, w->err);
+        r = r ? r : go_on(w);
+    }
+    return r;
 }
 
 static enum strata_result put_stretch(void *user, struct st_stage *stage, uint8_t *at, uint64_t bytes)
 {
-    struct writer *w = user;
+    struct st_session_writing *w = user;
     enum strata_result r = stage->ops->read(stage, w->buffer, at, bytes, w->err);
     return r ? r : put(w, w->buffer, (size_t)bytes);
 }
@@ -93,10 +111,13 @@ uint64_t st_session_file_bytes(const struct strata_engine *e, const struct st_se
     return bytes;
 }
 
-/* Everything before the states. shapes has room for all pieces. */
-static enum strata_result put_head(struct writer *w, struct strata_engine *e, const struct st_session_source *source,
-                                   struct st_state_shape *shapes)
+/* Everything before the states. */
+static enum strata_result put_head(struct st_session_writing *w, struct strata_engine *e,
+                                   const struct st_session_source *source)
 {
+    struct st_state_shape *shapes = malloc(st_state_shapes(e, NULL) * sizeof *shapes + 1);
+    if (!shapes)
+        return st_fail(w->err, STRATA_E_MEMORY, "%s: no memory", w->out.path);
     struct st_session_header h = {.version = VERSION,
                                   .pieces = (uint32_t)st_state_shapes(e, shapes),
                                   .print = *st_engine_print(e),
@@ -107,6 +128,7 @@ static enum strata_result put_head(struct writer *w, struct strata_engine *e, co
     enum strata_result r = put(w, &h, sizeof h);
     if (!r)
         r = put(w, shapes, h.pieces * sizeof *shapes);
+    free(shapes);
     for (int i = 0; i < source->points && !r; i++) {
         struct st_session_point point = {source->point[i]->tokens, source->point[i]->next_axis};
         r = put(w, &point, sizeof point);
@@ -114,65 +136,99 @@ static enum strata_result put_head(struct writer *w, struct strata_engine *e, co
     return r ? r : put(w, source->ids, source->tokens * sizeof *source->ids);
 }
 
-static enum strata_result put_states(struct writer *w, struct strata_engine *e, const struct st_session_source *source)
+static enum strata_result put_points(struct st_session_writing *w, const struct st_session_source *source)
 {
-    enum strata_result r;
-    if (!source->session) {
-        r = put(w, source->state, (size_t)st_state_bytes(e, ALL, source->tokens));
-    } else {
-        r = st_state_walk(source->session, ALL, source->tokens, BUFFER_BYTES, put_stretch, w);
-        if (r)
-            st_engine_find_lost(e);
-    }
+    enum strata_result r = STRATA_OK;
     for (int i = 0; i < source->points && !r; i++)
         r = put(w, source->point[i]->state, (size_t)source->point[i]->bytes);
     return r;
 }
 
-static enum strata_result put_end(struct writer *w)
+/* The states of a session, which changes with the next pass. */
+static enum strata_result put_session(struct st_session_writing *w, const struct st_session_source *source)
+{
+    enum strata_result r = st_state_walk(source->session, ALL, source->tokens, BUFFER_BYTES, put_stretch, w);
+    if (r)
+        st_engine_find_lost(source->session->engine);
+    return r ? r : put_points(w, source);
+}
+
+static enum strata_result put_end(struct st_session_writing *w)
 {
     uint64_t hash = XXH3_64bits_digest(w->hash);
     enum strata_result r = st_out_write(&w->out, &hash, sizeof hash, w->err);
     return r ? r : st_out_write(&w->out, end_mark, sizeof end_mark, w->err);
 }
 
-enum strata_result st_session_write(struct strata_engine *e, const char *path, const struct st_session_source *source,
-                                    struct strata_error *err)
+static void free_writing(struct st_session_writing *w)
 {
-    enum strata_result r;
-    struct st_state_shape *shapes = malloc(st_state_shapes(e, NULL) * sizeof *shapes + 1);
-    struct writer w = {.err = err, .hash = XXH3_createState(), .buffer = malloc(BUFFER_BYTES)};
-    if (!shapes || !w.hash || !w.buffer) {
+    st_out_abort(&w->out); /* after a commit there is nothing to abort */
+    XXH3_freeState(w->hash);
+    free(w->buffer);
+    free(w);
+}
+
+enum strata_result st_session_write_begin(struct strata_engine *e, const char *path,
+                                          const struct st_session_source *source, struct st_session_writing **out,
+                                          struct strata_error *err)
+{
+    struct st_session_writing *w = calloc(1, sizeof *w);
+    if (!w)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory", path);
+    *w = (struct st_session_writing){
+        .out = {.fd = -1}, .hash = XXH3_createState(), .buffer = malloc(BUFFER_BYTES), .err = err};
+    enum strata_result r = STRATA_OK;
+    if (!w->hash || !w->buffer)
         r = st_fail(err, STRATA_E_MEMORY, "%s: no memory", path);
-    } else {
-        XXH3_64bits_reset(w.hash);
+    if (!r) {
+        XXH3_64bits_reset(w->hash);
         st_out_sweep(path);
-        r = st_out_open(path, &w.out, err);
-        w.out.mode = 0600; /* what was said is its owner's */
-        if (!r)
-            r = put_head(&w, e, source, shapes);
-        if (!r)
-            r = put_states(&w, e, source);
-        if (!r)
-            r = put_end(&w);
-        if (!r)
-            r = st_out_commit(&w.out, err);
-        else
-            st_out_abort(&w.out);
+        r = st_out_open(path, &w->out, err);
+        w->out.mode = 0600; /* what was said is its owner's */
     }
-    XXH3_freeState(w.hash);
-    free(w.buffer);
-    free(shapes);
+    if (!r)
+        r = put_head(w, e, source);
+    if (!r && source->session) {
+        r = put_session(w, source);
+    } else {
+        w->left = *source;
+        w->state_bytes = st_state_bytes(e, ALL, source->tokens);
+    }
+    if (r)
+        free_writing(w);
+    else
+        *out = w;
+    return r;
+}
+
+enum strata_result st_session_write_end(struct st_session_writing *w, const _Atomic bool *stop,
+                                        struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    w->err = err;
+    w->stop = stop;
+    if (w->left.state)
+        r = put(w, w->left.state, (size_t)w->state_bytes);
+    if (w->left.state && !r)
+        r = put_points(w, &w->left);
+    if (!r)
+        r = put_end(w);
+    if (!r)
+        r = st_out_commit(&w->out, err);
+    free_writing(w);
     return r;
 }
 
 enum strata_result strata_session_save(struct strata_session *s, const char *path, struct strata_error *err)
 {
+    struct st_session_writing *w;
     enum strata_result r = st_session_ready(s, err);
     if (!r)
         r = st_spec_settle(s, err);
     struct st_session_source source = st_session_source(s);
-    return r ? r : st_session_write(s->engine, path, &source, err);
+    if (!r)
+        r = st_session_write_begin(s->engine, path, &source, &w, err);
+    return r ? r : st_session_write_end(w, NULL, err);
 }
 
 /* ---- reading ---- */

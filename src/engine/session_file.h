@@ -7,7 +7,9 @@
  *     checkpoints, ascending: u32 tokens, i32 next_axis                                  [points]
  *     i32 ids[tokens]
  *     the state after all tokens: for each piece, in the order of layers and then the draft layer's, its outer arrays
- * of used units for each checkpoint its fixed pieces u64 XXH3 of everything before, "STRATAE1" */
+ *     of used units
+ *     for each checkpoint its fixed pieces
+ *     u64 XXH3 of everything before, "STRATAE1" */
 #ifndef ST_ENGINE_SESSION_FILE_H
 #define ST_ENGINE_SESSION_FILE_H
 
@@ -46,8 +48,16 @@ struct st_session_source {
     const uint8_t *state;                 /* as st_state_read gives all pieces */
 };
 struct st_session_source st_session_source(const struct strata_session *s);
-enum strata_result st_session_write(struct strata_engine *e, const char *path, const struct st_session_source *source,
-                                    struct strata_error *err);
+/* Writing, in two steps. The first one opens the file and writes all that the engine is needed for: head and states of a
+ * session, the head alone of a copy. The second one, which may be another thread's, writes the rest, gives the file its
+ * name and frees w, whatever comes of it; until then a copy and the checkpoints of its source must stay as they are. stop
+ * (may be NULL): the file is given up once this is true, STRATA_E_CANCELLED. */
+struct st_session_writing;
+enum strata_result st_session_write_begin(struct strata_engine *e, const char *path,
+                                          const struct st_session_source *source, struct st_session_writing **out,
+                                          struct strata_error *err);
+enum strata_result st_session_write_end(struct st_session_writing *w, const _Atomic bool *stop,
+                                        struct strata_error *err);
 /* Bytes that the file will have. */
 uint64_t st_session_file_bytes(const struct strata_engine *e, const struct st_session_source *source);
 

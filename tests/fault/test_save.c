@@ -1,20 +1,24 @@
-/* kill -9 while a session is saved: the file holds the session of before or the new one, whole, and what killed writers
- * leave behind is cleared away. A second process saves and kills itself between two system calls, or in the middle of a
- * write.
+/* Sessions and disks. kill -9 while a session is saved: the file holds the session of before or the new one, whole, and
+ * what killed writers leave behind is cleared away. A second process saves and kills itself between two system calls, or
+ * in the middle of a write. Parked conversations on a disk that takes its time, is full, or refuses files of their size.
  *
  * test_save: a short form. test_save long: 200 times. */
 #include "test.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/checkpoint.h"
+#include "engine/park.h"
+#include "engine/state.h"
 #include "golden/fixture.h"
 #include "machine.h"
 
@@ -24,6 +28,23 @@ static int kills = 24;
 static struct strata_model *model;
 static struct strata_engine *engine;
 static char program[PATH_SIZE];
+
+/* ---- a slow disk, and a full one ---- */
+
+static pthread_mutex_t disk = PTHREAD_MUTEX_INITIALIZER; /* held by the test while nothing can be synced */
+static _Atomic bool disk_full;
+static _Atomic int syncs_by_the_engine; /* files that the test's thread had to sync, folders too */
+static pthread_t test_thread;
+
+static void sync_slowly(void)
+{
+    if (pthread_equal(pthread_self(), test_thread)) {
+        atomic_fetch_add(&syncs_by_the_engine, 1);
+        return;
+    }
+    pthread_mutex_lock(&disk);
+    pthread_mutex_unlock(&disk);
+}
 
 /* ---- the process that is killed ---- */
 
@@ -49,6 +70,10 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes)
             _exit(3);
         die();
     }
+    if (atomic_load(&disk_full)) {
+        errno = ENOSPC;
+        return -1;
+    }
     return __real_write(fd, data, bytes);
 }
 
@@ -67,6 +92,7 @@ int __wrap_fsync(int fd)
 {
     if (last_call())
         die();
+    sync_slowly();
     return __real_fsync(fd);
 }
 
@@ -233,8 +259,222 @@ static void a_save_that_is_killed_anywhere_never_loses_the_session_before(void *
     assert_true(renamed > 0 && done > 0);
 }
 
+/* ---- parked conversations ---- */
+
+enum { TALK = 60, MORE = 40 };
+
+static char folder[PATH_SIZE + 64];
+
+/* An engine with one session and memory for two conversations of TALK tokens, less a little. */
+static struct strata_engine *parking(struct strata_session **s)
+{
+    struct strata_error err;
+    struct strata_engine *e;
+    uint64_t whole = st_state_bytes(engine, ST_STATE_FIXED | ST_STATE_GROWING, TALK), point = st_checkpoint_bytes(engine);
+    struct strata_engine_options o = {.threads = 1,
+                                      .context = CONTEXT,
+                                      .prefill = 16,
+                                      .session_ram = 2 * whole + point,
+                                      .session_dir = folder,
+                                      .kv = STRATA_KV_F32,
+                                      .fp32 = true};
+    snprintf(folder, sizeof folder, "%s/parked", work);
+    assert_ok(strata_engine_create(model, &o, &e, &err), &err);
+    assert_ok(strata_session_create(e, s, &err), &err);
+    return e;
+}
+
+static void leave(struct strata_engine *e, struct strata_session *s)
+{
+    strata_session_free(s);
+    strata_engine_free(e);
+}
+
+/* Bytes of session files in the folder; the unfinished ones too. With remove they go, and the folder. */
+static uint64_t files(uint64_t *bytes, bool removing)
+{
+    uint64_t n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    *bytes = 0;
+    for (struct dirent *entry; (entry = readdir(d));) {
+        struct stat st;
+        bool session = strstr(entry->d_name, ".session") != NULL;
+        if (session && !fstatat(dirfd(d), entry->d_name, &st, 0)) {
+            *bytes += (uint64_t)st.st_size;
+            n++;
+        }
+        if (removing)
+            unlinkat(dirfd(d), entry->d_name, 0);
+    }
+    closedir(d);
+    if (removing)
+        assert_int_equal(rmdir(folder), 0);
+    return n;
+}
+
+static void remove_files(void)
+{
+    uint64_t bytes;
+    files(&bytes, true);
+}
+
+/* Token at of a conversation: they have nothing in common. */
+static int32_t said(int32_t talk, uint32_t at)
+{
+    return (int32_t)((at * 37 + (uint32_t)talk * 101 + 1) % TINY_VOCABULARY);
+}
+
+/* A request of count tokens of a conversation, of which the engine reads no more than to. Returns what it had. */
+static uint32_t go_on_with(struct strata_session *s, int32_t talk, uint32_t count, uint32_t to)
+{
+    struct strata_error err;
+    int32_t ids[CONTEXT];
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = said(talk, i);
+    assert_ok(st_park_choose(s, ids, count, &err), &err);
+    uint32_t had = s->count;
+    for (uint32_t n; s->count < to;) {
+        n = to - s->count < 10 ? to - s->count : 10;
+        assert_ok(strata_session_eval(s, ids + s->count, n, false, NULL, &err), &err);
+    }
+    return had;
+}
+
+/* The session's next logits are those of one that read the conversation now. */
+static void check_talk(struct strata_session *s, int32_t talk)
+{
+    static float got[TINY_VOCABULARY], want[TINY_VOCABULARY];
+    struct strata_error err;
+    struct strata_session *other = session();
+    int32_t ids[CONTEXT];
+    uint32_t count = s->count;
+    for (uint32_t i = 0; i <= count; i++)
+        ids[i] = said(talk, i);
+    for (uint32_t at = 0, n; at < count; at += n) {
+        n = count - at < 10 ? count - at : 10;
+        assert_ok(strata_session_eval(other, ids + at, n, false, NULL, &err), &err);
+    }
+    assert_ok(strata_session_eval(other, ids + count, 1, false, want, &err), &err);
+    assert_ok(strata_session_eval(s, ids + count, 1, false, got, &err), &err);
+    assert_memory_equal(got, want, sizeof got);
+    strata_session_free(other);
+}
+
+static void assert_parked(struct strata_engine *e, size_t in_memory, size_t in_files)
+{
+    struct st_park_info info;
+    st_park_info(e, &info);
+    assert_int_equal(info.in_memory, in_memory);
+    assert_int_equal(info.in_files, in_files);
+    assert_int_equal(info.dropped, 0);
+    assert_string_equal(info.last_failure, "");
+}
+
+static void the_engine_goes_on_while_a_conversation_is_written(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_session *s;
+    struct st_park_info info;
+    uint64_t bytes;
+    struct strata_engine *e = parking(&s);
+    atomic_store(&syncs_by_the_engine, 0);
+    pthread_mutex_lock(&disk);
+    assert_int_equal(go_on_with(s, 1, TALK, TALK), 0);
+    /* 1 goes to memory, and a file is begun because the next one would find no room. */
+    assert_int_equal(go_on_with(s, 2, TALK, MORE), 0);
+    assert_parked(e, 1, 0);
+    st_park_info(e, &info);
+    assert_true(info.file_bytes > 0); /* is set aside */
+    /* Back to 1, which is being written. */
+    assert_int_equal(go_on_with(s, 1, TALK + 2, TALK + 1), TALK);
+    check_talk(s, 1);
+    assert_parked(e, 2, 0);
+    pthread_mutex_unlock(&disk);
+    /* Memory for 1 and 2 is there, for 3 it is not: what is written now makes room. */
+    assert_int_equal(go_on_with(s, 3, TALK, TALK), 0);
+    assert_int_equal(go_on_with(s, 2, MORE + 1, MORE + 1), MORE);
+    check_talk(s, 2);
+    assert_ok(strata_engine_keep(e, &err), &err);
+    st_park_info(e, &info);
+    assert_int_equal(info.dropped, 0);
+    assert_int_equal(info.in_files, files(&bytes, false)); /* the first file of 1 has gone when a longer 1 was parked */
+    assert_int_equal(info.file_bytes, bytes);
+    assert_int_equal(atomic_load(&syncs_by_the_engine), 0);
+    leave(e, s);
+
+    e = parking(&s);
+    assert_int_equal(go_on_with(s, 3, TALK + 1, TALK + 1), TALK);
+    check_talk(s, 3);
+    assert_int_equal(go_on_with(s, 1, TALK + 3, TALK + 3), TALK + 2);
+    check_talk(s, 1);
+    assert_int_equal(go_on_with(s, 2, MORE + 3, MORE + 3), MORE + 2);
+    check_talk(s, 2);
+    leave(e, s);
+    remove_files();
+}
+
+/* A conversation that fails to be written stays in memory as long as there is room, and the failure is told. */
+static void survive(const char *message)
+{
+    struct strata_error err;
+    struct strata_session *s;
+    struct st_park_info info;
+    uint64_t bytes;
+    struct strata_engine *e = parking(&s);
+    assert_int_equal(go_on_with(s, 1, TALK, TALK), 0);
+    assert_int_equal(go_on_with(s, 2, TALK, MORE), 0);
+    assert_int_equal(go_on_with(s, 1, TALK + 1, TALK + 1), TALK);
+    check_talk(s, 1);
+    assert_int_equal(strata_engine_keep(e, &err), STRATA_E_IO);
+    assert_says(err.text, message);
+    st_park_info(e, &info);
+    assert_says(info.last_failure, message);
+    assert_int_equal(info.in_files, 0);
+    assert_int_equal(info.file_bytes, 0);
+    assert_int_equal(info.in_memory, 1);
+    assert_int_equal(files(&bytes, false), 0);
+    assert_int_equal(go_on_with(s, 2, MORE + 1, MORE + 1), MORE);
+    check_talk(s, 2);
+    /* Without room one is lost, and counted. */
+    assert_int_equal(go_on_with(s, 3, TALK, TALK), 0);
+    assert_int_equal(go_on_with(s, 4, TALK, TALK), 0);
+    assert_int_equal(go_on_with(s, 5, TALK, TALK), 0);
+    check_talk(s, 5);
+    st_park_info(e, &info);
+    assert_true(info.dropped > 0);
+    assert_true(e->keep.used <= e->keep.limit);
+    leave(e, s);
+    remove_files();
+}
+
+static void a_full_disk_costs_files_and_no_answer(void **state)
+{
+    (void)state;
+    atomic_store(&disk_full, true);
+    survive("No space left on device");
+    atomic_store(&disk_full, false);
+}
+
+static void a_limit_of_file_sizes_costs_files_and_no_answer(void **state)
+{
+    (void)state;
+    struct rlimit before, small;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 4096;
+    fflush(stdout);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    survive("File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+}
+
 static int setup(void **state)
 {
+    test_thread = pthread_self();
     struct strata_error err = {0};
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n <= 0 || make_work(state) || open_engine(&err)) {
@@ -259,6 +499,9 @@ int main(int argc, char **argv)
         kills = 200;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_save_that_is_killed_anywhere_never_loses_the_session_before),
+        cmocka_unit_test(the_engine_goes_on_while_a_conversation_is_written),
+        cmocka_unit_test(a_full_disk_costs_files_and_no_answer),
+        cmocka_unit_test(a_limit_of_file_sizes_costs_files_and_no_answer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
