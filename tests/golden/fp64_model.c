@@ -15,6 +15,7 @@ enum { LONGEST_ROW = 1 << 16 };
 
 struct run {
     const struct st_gguf *g;
+    const struct fp64_positions *positions;
     const int32_t *ids;
     size_t n;
     int layer;
@@ -339,18 +340,49 @@ static void recurrent(struct run *r)
 
 /* ---- attention layer ---- */
 
-/* Turns pairs (i, i + rot / 2) by position times base^(-2i / rot). */
-static void rotate(const struct run *r, double *x, size_t position)
+/* Number of the pair, not rounded, that turns so many times in the trained context. */
+static double pair_with(double turns, double rot, double base, double context)
+{
+    return rot * log(context / (2 * acos(-1) * turns)) / (2 * log(base));
+}
+
+/* How far YaRN takes pair i towards positions divided by the factor: not below the pair with 32 turns, wholly from the one
+ * with 1 turn, both rounded away from each other, and linearly between. */
+static double interpolated(double i, double rot, double base, double context)
+{
+    double none = floor(pair_with(32, rot, base, context)), all = ceil(pair_with(1, rot, base, context));
+    none = none < 0 ? 0 : none;
+    all = all > rot - 1 ? rot - 1 : all;
+    if (i <= none)
+        return 0;
+    return i >= all ? 1 : (i - none) / (all - none);
+}
+
+/* The axis that pair i turns by: time, height and width take turns, as long as the sections of the last two last. */
+static size_t axis_of(const struct run *r, size_t i)
+{
+    size_t axis = i % 3;
+    return axis && i / 3 < (size_t)array_key(r->g, "rope.dimension_sections", axis) ? axis : 0;
+}
+
+/* Turns pairs (i, i + rot / 2) by the token's position times base^(-2i / rot), which YaRN makes slower for some. */
+static void rotate(const struct run *r, double *x, size_t token)
 {
     size_t rot = size_key(r->g, "rope.dimension_count");
-    double base;
+    const struct fp64_positions *at = r->positions;
+    double base, context = (double)size_key(r->g, "context_length"), grown = at->yarn > 1 ? 1 + 0.1 * log(at->yarn) : 1;
     struct strata_error err;
     assert_ok(st_gguf_f64(r->g, "qwen4exp.rope.freq_base", &base, &err), &err);
     for (size_t i = 0; i < rot / 2; i++) {
-        double angle = (double)position * pow(base, -2.0 * (double)i / (double)rot);
+        double position = at->axis ? at->axis[token][axis_of(r, i)] : (double)token;
+        double angle = position * pow(base, -2.0 * (double)i / (double)rot);
+        if (at->yarn > 1) {
+            double share = interpolated((double)i, (double)rot, base, context);
+            angle = share * angle / at->yarn + (1 - share) * angle;
+        }
         double a = x[i], b = x[i + rot / 2];
-        x[i] = a * cos(angle) - b * sin(angle);
-        x[i + rot / 2] = b * cos(angle) + a * sin(angle);
+        x[i] = grown * (a * cos(angle) - b * sin(angle));
+        x[i + rot / 2] = grown * (b * cos(angle) + a * sin(angle));
     }
 }
 
@@ -519,8 +551,15 @@ static void experts(struct run *r)
 
 void fp64_evaluate(const struct st_gguf *g, const int32_t *ids, size_t n, double *residual, double *logits)
 {
+    fp64_evaluate_at(g, &(struct fp64_positions){.axis = NULL}, ids, n, residual, logits);
+}
+
+void fp64_evaluate_at(const struct st_gguf *g, const struct fp64_positions *positions, const int32_t *ids, size_t n,
+                      double *residual, double *logits)
+{
     struct strata_error err;
     struct run r = {.g = g,
+                    .positions = positions,
                     .ids = ids,
                     .n = n,
                     .layer = -1,
