@@ -75,8 +75,8 @@ static enum strata_result check_options(struct strata_engine *e, struct strata_e
     return STRATA_OK;
 }
 
-/* The arrays of a pass of n rows; *numbers: of the n-gram rows, [n][heads]; *wide: residuals for the draft layer, [n][wide]. */
-static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struct st_bump *b, uint64_t **numbers, float **wide)
+/* The arrays of a pass of n rows; *numbers: of the n-gram rows, [n][heads]. */
+static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struct st_bump *b, uint64_t **numbers)
 {
     struct st_rows rows = {.slot = st_bump_take(b, n, sizeof(int32_t)),
                            .pos = st_bump_take(b, n, sizeof(int32_t)),
@@ -88,7 +88,6 @@ static struct st_rows take_rows(const struct strata_engine *e, uint64_t n, struc
                            .embd = st_bump_take(b, n, e->dims.hidden * sizeof(float)),
                            .embd_row = st_bump_take(b, n, 1)};
     *numbers = NULL;
-    *wide = e->options.drafts && e->dims.draft ? st_bump_take(b, n, e->dims.wide * sizeof(float)) : NULL;
     if (e->ngram.hash) {
         rows.ngram = e->ngram_io ? st_ngram_io_data(e->ngram_io) : NULL;
         rows.ngram_index = st_bump_take(b, n * e->ngram.hash->heads, sizeof(uint32_t));
@@ -110,11 +109,11 @@ static struct st_model_options bind_options(const struct strata_engine *e)
 static enum strata_result open_rows(struct strata_engine *e, struct strata_error *err)
 {
     struct st_bump b = {0};
-    take_rows(e, e->placement.rows, &b, &e->ngram_rows, &e->draft_wide);
+    take_rows(e, e->placement.rows, &b, &e->ngram_rows);
     if (b.overflow || !(e->row_memory = aligned_alloc(64, b.peak)))
         return st_fail(err, STRATA_E_MEMORY, "no memory for passes of %u rows", e->placement.rows);
     b = (struct st_bump){.base = e->row_memory};
-    e->rows = take_rows(e, e->placement.rows, &b, &e->ngram_rows, &e->draft_wide);
+    e->rows = take_rows(e, e->placement.rows, &b, &e->ngram_rows);
     return STRATA_OK;
 }
 
@@ -123,8 +122,7 @@ uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement)
     const struct strata_engine *e = user;
     struct st_bump b = {0};
     uint64_t *numbers;
-    float *wide;
-    take_rows(e, placement->rows, &b, &numbers, &wide);
+    take_rows(e, placement->rows, &b, &numbers);
     uint64_t ids = (uint64_t)placement->slots * placement->context * sizeof(int32_t) + placement->slots * st_spec_bytes(e);
     uint64_t ngram = e->ngram.hash ? st_ngram_io_bytes((uint32_t)e->ngram.table->row_bytes,
                                                        (size_t)placement->rows * e->ngram.hash->heads, NGRAM_CACHE_ROWS)
@@ -494,7 +492,7 @@ enum strata_result st_session_window(struct strata_session *s, const int32_t *id
                        e->options.context);
     memcpy(s->ids + s->count, ids, n * sizeof *ids);
     struct st_input in = {.ids = ids, .count = n};
-    struct st_output out = {.all_logits = true, .wide = wide};
+    struct st_output out = {.all_logits = true, .wide = e->draft.wide ? e->draft.wide : wide};
     /* A single row is always kept, so its state moves on at once. */
     struct st_flow flow = {.session = s, .in = &in, .out = &out, .chunk = n, .hold = n > 1, .window = true};
     size_t done = 0;
@@ -503,9 +501,11 @@ enum strata_result st_session_window(struct strata_session *s, const int32_t *id
     if (r) {
         st_engine_find_lost(e);
         st_session_forget(s);
-    } else {
-        s->held = (uint32_t)n;
+        return r;
     }
+    s->held = (uint32_t)n;
+    if (wide && wide != out.wide)
+        memcpy(wide, out.wide, n * e->dims.wide * sizeof *wide);
     return r;
 }
 
@@ -540,6 +540,16 @@ enum strata_result st_session_commit(struct strata_session *s, size_t keep, stru
     return STRATA_OK;
 }
 
+/* Where the stage takes n residuals from: a device takes what has waited from memory that it has page-locked. Those of a
+ * prompt lie in such memory already. */
+static const float *draft_input(const struct strata_engine *e, const float *wide, size_t n)
+{
+    size_t width = e->dims.wide;
+    if (!e->draft.wide || n > ST_DRAFT_WAITING || e->stages[e->n_stages - 1]->host)
+        return wide;
+    return memcpy(e->draft.wide + e->placement.rows * width, wide, n * width * sizeof *wide);
+}
+
 /* One pass of the draft layer over rows [from, from + n). */
 static enum strata_result draft_pass(struct strata_session *s, const struct st_draft_rows *d, size_t from, size_t n,
                                      struct strata_error *err)
@@ -560,18 +570,17 @@ static enum strata_result draft_pass(struct strata_session *s, const struct st_d
     for (size_t i = all ? 0 : n - 1; i < n && d->logits && (all || last); i++)
         rows->out[rows->n_out++] = (int32_t)i;
     struct st_stage *stage = e->stages[e->n_stages - 1];
-    /* A row's residual may be asked for where the row lay: what goes in has been taken by then. */
     struct st_pass pass = {.part = ST_PART_DRAFT,
                            .rows = rows,
-                           .wide_in = d->wide + from * width,
-                           .wide_out = !d->wide_out ? NULL : all ? d->wide_out + from * width : last ? e->draft_wide : NULL};
+                           .wide_in = draft_input(e, d->wide + from * width, n),
+                           .wide_out = !d->wide_out ? NULL : all ? d->wide_out + from * width : last ? e->draft.wide : NULL};
     enum strata_result r = st_stage_run(stage, &pass, err);
     if (r)
         return r;
     if (d->logits && (all || last))
         memcpy(d->logits + (all ? from * vocabulary : 0), stage->logits, (size_t)rows->n_out * vocabulary * sizeof(float));
     if (d->wide_out && !all && last)
-        memcpy(d->wide_out, e->draft_wide + (n - 1) * width, width * sizeof(float));
+        memcpy(d->wide_out, e->draft.wide + (n - 1) * width, width * sizeof(float));
     return STRATA_OK;
 }
 

@@ -10,7 +10,11 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-enum { ST_STAGES_MAX = ST_PLAN_STAGES, ST_SESSION_POINTS = 32 };
+enum {
+    ST_STAGES_MAX = ST_PLAN_STAGES,
+    ST_SESSION_POINTS = 32,
+    ST_DRAFT_WAITING = 32, /* residuals of an answer that wait for the draft layer */
+};
 
 struct st_checkpoint;
 struct st_park;
@@ -70,7 +74,9 @@ struct strata_engine {
     struct st_ngram_table ngram;
     struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
     uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
-    float *draft_wide;            /* [rows][wide] residuals for the draft layer; NULL unless it drafts */
+    /* Between the last stage and the draft layer, which it has: [rows][wide] that leave it, then [ST_DRAFT_WAITING][wide] that
+     * have waited and go in. wide NULL unless it drafts. */
+    struct st_hand_off draft;
     struct strata_session **slot; /* [sessions]: who has it, or NULL */
     bool broken;                  /* a device was lost: the stages are opened again before the next pass */
     struct st_lost_device lost[ST_STAGES_MAX]; /* since the engine was created; an automatic choice leaves them out */

@@ -25,54 +25,68 @@ enum {
 
 /* ---- buffers between stages ---- */
 
-static enum strata_result open_buffer(struct strata_engine *e, int place, int k, uint64_t bytes,
+/* to: NULL, or the stage behind. */
+static enum strata_result open_buffer(struct st_hand_off *h, struct st_stage *from, struct st_stage *to, uint64_t bytes,
                                       struct strata_error *err)
 {
-    struct st_stage *from = e->stages[place], *to = e->stages[place + 1];
-    struct st_hand_off *h = &e->hand_off[place][k];
     void *memory = aligned_alloc(PAGE, bytes);
     if (!memory)
         return st_fail(err, STRATA_E_MEMORY, "no memory for %llu bytes between %s and %s", (unsigned long long)bytes,
-                       from->name, to->name);
+                       from->name, to ? to->name : "the draft layer");
     h->wide = memory;
     enum strata_result r = from->ops->lock_host(from, memory, bytes, err);
     h->locked_from = r == STRATA_OK;
-    if (!r)
+    if (!r && to)
         r = to->ops->lock_host(to, memory, bytes, err);
-    h->locked_to = h->locked_from && r == STRATA_OK;
+    h->locked_to = h->locked_from && to && r == STRATA_OK;
     return r;
+}
+
+static void close_buffer(struct st_hand_off *h, struct st_stage *from, struct st_stage *to)
+{
+    bool ours = true;
+    if (h->locked_to)
+        ours = to->ops->unlock_host(to, h->wide);
+    if (h->locked_from)
+        ours = from->ops->unlock_host(from, h->wide) && ours;
+    if (ours)
+        free(h->wide);
+    *h = (struct st_hand_off){0};
+}
+
+static uint64_t whole_pages(const struct st_model_dims *dims, uint64_t rows)
+{
+    /* Below 2^14 rows of less than 2^32 floats. */
+    return (rows * dims->wide * sizeof(float) + PAGE - 1) / PAGE * PAGE;
 }
 
 uint64_t st_pipeline_buffer(const struct st_placement *placement, const struct st_model_dims *dims)
 {
-    /* Below 2^13 rows of less than 2^32 floats. */
-    return (placement->rows * (uint64_t)dims->wide * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+    return whole_pages(dims, placement->rows);
+}
+
+uint64_t st_pipeline_draft_buffer(const struct st_placement *placement, const struct st_model_dims *dims)
+{
+    return placement->hold && dims->draft ? whole_pages(dims, placement->rows + (uint64_t)ST_DRAFT_WAITING) : 0;
 }
 
 enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err)
 {
-    uint64_t bytes = st_pipeline_buffer(&e->placement, &e->dims);
+    uint64_t bytes = st_pipeline_buffer(&e->placement, &e->dims), draft = st_pipeline_draft_buffer(&e->placement, &e->dims);
     enum strata_result r = STRATA_OK;
     for (int place = 0; place + 1 < e->n_stages && !r; place++)
         for (int k = 0; k < ST_STAGE_PASSES && !r; k++)
-            r = open_buffer(e, place, k, bytes, err);
-    return r;
+            r = open_buffer(&e->hand_off[place][k], e->stages[place], e->stages[place + 1], bytes, err);
+    return r || !draft ? r : open_buffer(&e->draft, e->stages[e->n_stages - 1], NULL, draft, err);
 }
 
 void st_pipeline_close(struct strata_engine *e)
 {
     for (int place = 0; place + 1 < e->n_stages; place++)
-        for (int k = 0; k < ST_STAGE_PASSES; k++) {
-            struct st_hand_off *h = &e->hand_off[place][k];
-            bool ours = true;
-            if (h->locked_to)
-                ours = e->stages[place + 1]->ops->unlock_host(e->stages[place + 1], h->wide);
-            if (h->locked_from)
-                ours = e->stages[place]->ops->unlock_host(e->stages[place], h->wide) && ours;
-            if (ours)
-                free(h->wide);
-            *h = (struct st_hand_off){0};
-        }
+        for (int k = 0; k < ST_STAGE_PASSES; k++)
+            close_buffer(&e->hand_off[place][k], e->stages[place], e->stages[place + 1]);
+    if (e->n_stages)
+        close_buffer(&e->draft, e->stages[e->n_stages - 1], NULL);
 }
 
 /* ---- one evaluation ---- */
@@ -109,7 +123,7 @@ static bool wants_logits(const struct run *p, size_t chunk)
 static float *wide_of(const struct run *p, size_t first)
 {
     const struct st_output *out = p->flow->out;
-    return out->wide ? out->wide + first * p->e->dims.wide : p->flow->session->spec ? p->e->draft_wide : NULL;
+    return out->wide ? out->wide + first * p->e->dims.wide : p->flow->session->spec ? p->e->draft.wide : NULL;
 }
 
 /* A chunk has left the last stage. */

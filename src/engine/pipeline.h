@@ -17,8 +17,10 @@ struct st_flow {
 
 /* Bytes of one buffer between stages: the residual of a pass, in whole pages. */
 uint64_t st_pipeline_buffer(const struct st_placement *placement, const struct st_model_dims *dims);
-/* The page-locked buffers between neighbouring stages, ST_STAGE_PASSES at each of n_stages - 1 places. A device that
- * cannot page-lock them is named. */
+/* Bytes of the one between the last stage and its draft layer; 0: it does not draft. */
+uint64_t st_pipeline_draft_buffer(const struct st_placement *placement, const struct st_model_dims *dims);
+/* The page-locked buffers between neighbouring stages, ST_STAGE_PASSES at each of n_stages - 1 places, and the draft
+ * layer's. A device that cannot page-lock them is named. */
 enum strata_result st_pipeline_open(struct strata_engine *e, struct strata_error *err);
 void st_pipeline_close(struct strata_engine *e);
 

@@ -808,6 +808,11 @@ static enum strata_result size_stages(struct planner *p, uint32_t prefill)
         }
     }
     h->hand_off = (uint64_t)(plan->n_stages - 1) * ST_STAGE_PASSES * st_pipeline_buffer(&plan->placement, p->q->dims);
+    uint64_t draft = st_pipeline_draft_buffer(&plan->placement, p->q->dims);
+    if (plan->stage[plan->n_stages - 1].found < 0)
+        h->passes += draft;
+    else
+        h->hand_off += draft;
     h->locked += h->hand_off;
     h->kept = p->q->kept ? p->q->kept : default_kept(plan);
     h->total = h->locked + h->state + h->buffers + h->workers + h->passes + h->kept + h->experts;

@@ -41,9 +41,9 @@ struct st_plan_stage {
 struct st_plan_host {
     uint64_t file;                        /* mapped: all shards, and the draft layer's file */
     uint64_t locked;                      /* page-locked, of devices' stages and between stages */
-    uint64_t hand_off;                    /* of it: between stages */
+    uint64_t hand_off;                    /* of it: between stages, and between the last one and its draft layer */
     uint64_t kv, state, buffers, workers; /* of CPU stages; kv is part of state */
-    uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions */
+    uint64_t passes;                      /* rows of a pass, n-gram rows, tokens of sessions, residuals for a CPU's draft layer */
     uint64_t kept;                        /* most that checkpoints and parked conversations may take */
     uint64_t arena;                       /* experts that are not on a device, page-locked as far as the system allows */
     uint64_t experts;                     /* what computing them takes */

@@ -9,7 +9,7 @@
 #include "kernel/exact_math.h"
 
 enum {
-    WAITING_MAX = 32, /* residuals that wait for the token after them */
+    WAITING_MAX = ST_DRAFT_WAITING, /* residuals that wait for the token after them */
     MATCH_LEAST = 3,  /* tokens that must be the same before guesses are taken from the text */
     MATCH_MOST = 24,
     MATCH_MIDDLE = 6,

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/pipeline.h"
 #include "runtime/sim.h"
 
 static struct {
@@ -35,7 +35,9 @@ static struct st_plan plan_of(const struct strata_engine_options *o)
 static void assert_allocated(struct strata_engine *e)
 {
     const struct st_plan_host *h = &e->plan.host;
-    uint64_t locked = 0, arenas = 0;
+    uint64_t locked = 0, arenas = 0, buffer = st_pipeline_buffer(&e->placement, &e->dims);
+    bool drafts = e->options.drafts && e->dims.draft, locks_drafts = false;
+    assert_int_equal(e->draft.wide != NULL, drafts);
     for (int k = 0; k < e->n_stages; k++) {
         const struct st_plan_stage *s = &e->plan.stage[k];
         const struct st_stage *stage = e->stages[k];
@@ -49,12 +51,15 @@ static void assert_allocated(struct strata_engine *e)
         assert_int_equal(stage->weight_bytes, s->size.weights);
         st_sim_usage(e->opened[k]->rt, &device, &host);
         assert_int_equal(device, s->size.total + s->taken);
-        /* The buffers before and behind a stage are locked by it too. */
-        uint64_t beside = (uint64_t)ST_STAGE_PASSES * ((k > 0) + (k + 1 < e->n_stages));
-        uint64_t buffer = e->n_stages > 1 ? h->hand_off / ST_STAGE_PASSES / (uint64_t)(e->n_stages - 1) : 0;
-        assert_int_equal(host, s->size.locked + beside * buffer);
+        /* The buffers before and behind a stage are locked by it too, and the one before its draft layer. */
+        uint64_t beside = (uint64_t)ST_STAGE_PASSES * ((k > 0) + (k + 1 < e->n_stages)) * buffer;
+        locks_drafts = drafts && k + 1 == e->n_stages;
+        assert_int_equal(host, s->size.locked + beside +
+                                   (locks_drafts ? st_pipeline_draft_buffer(&e->placement, &e->dims) : 0));
         locked += s->size.locked;
     }
+    assert_int_equal(h->hand_off, (uint64_t)ST_STAGE_PASSES * (uint64_t)(e->n_stages - 1) * buffer +
+                                      (locks_drafts ? st_pipeline_draft_buffer(&e->placement, &e->dims) : 0));
     assert_int_equal(h->locked, locked + h->hand_off);
     assert_int_equal(h->state + h->buffers, arenas);
     assert_int_equal(h->total, h->locked + h->state + h->buffers + h->workers + h->passes + h->kept);
