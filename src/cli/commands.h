@@ -16,6 +16,9 @@ int st_cmd_plan(int argc, char **argv);
 int st_cmd_profile(int argc, char **argv);
 int st_cmd_quantize(int argc, char **argv);
 int st_cmd_serve(int argc, char **argv);
+/* The command that serve starts, with its own arguments: the process that holds the engine. Not for people. */
+#define ST_ENGINE_PROCESS "engine-process"
+int st_cmd_engine_process(int argc, char **argv);
 int st_cmd_synth(int argc, char **argv);
 
 #endif

@@ -69,6 +69,8 @@ int main(int argc, char **argv)
         printf("strata %s (%s)\n", strata_version(), strata_build());
         return finish(ST_EXIT_OK);
     }
+    if (strcmp(name, ST_ENGINE_PROCESS) == 0)
+        return st_cmd_engine_process(argc - 1, argv + 1);
     for (const struct command *c = commands; c->name; c++)
         if (strcmp(name, c->name) == 0)
             return finish(c->run(argc - 1, argv + 1));

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 
-enum { EXTRA_MAX = 32, KEY_LINES_MAX = 1000 };
+enum { EXTRA_MAX = 40, KEY_LINES_MAX = 1000 };
 
 static void print_line(void *user, const char *line)
 {
@@ -35,13 +35,8 @@ static int read_keys(const char *path, char **text, struct st_list *keys)
     return keys->count > before ? ST_EXIT_OK : st_user_error("%s: there is no key in it", path);
 }
 
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
 int st_serve_main(int argc, char **argv, const char *form, const char *summary, const struct st_opt *extra,
-                  size_t extra_count, st_make_backend *make, void *user)
+                  size_t extra_count, st_serve_run *run, void *user)
 {
     struct st_serve_options o;
     st_serve_default(&o);
@@ -121,13 +116,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
         o.sampling.repetition_penalty = (float)repeat;
         o.log_requests = !quiet;
         o.log = print_line;
-        if (!is_loopback(o.host) && !o.key_count)
-            fprintf(stderr,
-                    "warning: listening on %s without an API key: whoever reaches this machine can use the model\n",
-                    o.host);
-        struct st_backend *backend;
         struct strata_error err;
-        if (make(user, &backend, &err) != STRATA_OK || st_serve(backend, &o, &err) != STRATA_OK)
+        if (run(user, &o, &err) != STRATA_OK)
             status = st_report(&err);
     }
     free(key_text);

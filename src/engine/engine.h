@@ -199,6 +199,15 @@ enum strata_result st_engine_plan_only(const struct strata_model *model, const s
  * the engine. */
 uint64_t st_engine_pass_bytes(void *user, const struct st_placement *placement);
 
+/* Closes all devices, before strata_engine_free. out has room for ST_FREED_MAX; returns how many there were beside the CPU: what
+ * each gave back, what was still allocated when all was freed, which is a fault of ours, and what its driver took for itself. */
+struct st_freed {
+    char name[16];
+    uint64_t bytes, left, driver_bytes;
+};
+enum { ST_FREED_MAX = 2 * ST_STAGES_MAX };
+int st_engine_close(struct strata_engine *e, struct st_freed *out);
+
 /* Bytes of state and buffers on all stages. */
 uint64_t st_engine_bytes(const struct strata_engine *e);
 /* Names of the devices that have layers, in their order: "sim:0,cpu", cut to size. Returns dst. */

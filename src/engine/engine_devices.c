@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/pipeline.h"
 
 static enum strata_result device_options(const struct strata_engine *e, struct st_device_options *out,
                                          struct strata_error *err)
@@ -213,23 +213,52 @@ enum strata_result st_engine_open_stages(struct strata_engine *e, const struct s
     return r;
 }
 
-void st_engine_close_stages(struct strata_engine *e)
+static void close_layers(struct strata_engine *e)
 {
     for (int i = 0; i < e->n_stages; i++)
         st_stage_close(e->stages[i]);
     e->n_stages = 0;
+}
+
+static void close_devices(struct strata_engine *e)
+{
     for (int i = 0; i < ST_STAGES_MAX; i++) {
-        if (e->helpers[i])
-            st_device_close(e->helpers[i]);
-        e->helpers[i] = NULL;
+        st_device_close(e->helpers[i]);
+        st_device_close(e->opened[i]);
+        e->helpers[i] = e->opened[i] = NULL;
     }
-    for (int i = 0; i < ST_STAGES_MAX; i++)
-        if (e->opened[i]) {
-            st_device_close(e->opened[i]);
-            e->opened[i] = NULL;
-        }
     st_devices_close(e->devices);
     e->devices = NULL;
+}
+
+void st_engine_close_stages(struct strata_engine *e)
+{
+    close_layers(e);
+    close_devices(e);
+}
+
+int st_engine_close(struct strata_engine *e, struct st_freed *out)
+{
+    struct st_device *dev[ST_FREED_MAX];
+    int n = 0;
+    for (int i = 0; i < ST_STAGES_MAX; i++) {
+        if (e->opened[i])
+            dev[n++] = e->opened[i];
+        if (e->helpers[i])
+            dev[n++] = e->helpers[i];
+    }
+    for (int i = 0; i < n; i++) {
+        out[i] = (struct st_freed){.bytes = dev[i]->held, .driver_bytes = dev[i]->driver_bytes};
+        snprintf(out[i].name, sizeof out[i].name, "%s", dev[i]->name);
+    }
+    st_pipeline_close(e);
+    close_layers(e);
+    for (int i = 0; i < n; i++) {
+        out[i].left = dev[i]->held;
+        out[i].bytes -= out[i].left;
+    }
+    close_devices(e);
+    return n;
 }
 
 char *st_engine_devices(const struct strata_engine *e, char *dst, size_t size)

@@ -19,7 +19,8 @@ struct st_helper {
     struct st_device *dev;
     const struct st_expert_set *set;
     uint32_t experts, used, hidden, width;
-    st_addr memory;
+    st_addr memory; /* bytes of them */
+    uint64_t bytes;
     uint64_t slots; /* bytes */
     uint8_t *has;   /* [layers][experts] */
     uint8_t *host;  /* page-locked: input, then rows, then a piece */
@@ -189,7 +190,8 @@ static enum strata_result open_memory(struct st_helper *h, const struct st_helpe
     free(resident);
     for (size_t i = 0; i < n; i++)
         h->slots += h->has[i] ? h->set->layer[i / h->experts].slot : 0;
-    enum strata_result r = t->allocate(h->dev->rt, h->slots + fixed, &h->memory, err);
+    enum strata_result r = st_device_allocate(h->dev, h->slots + fixed, &h->memory, err);
+    h->bytes = r ? 0 : h->slots + fixed;
     if (!r)
         r = t->host_allocate(h->dev->rt, locked, &memory, err);
     if (r)
@@ -255,8 +257,7 @@ void st_helper_close(struct st_helper *h)
     t->event_free(h->done);
     t->event_free(h->copied);
     t->host_free(h->dev->rt, h->host);
-    if (h->memory)
-        t->release(h->dev->rt, h->memory);
+    st_device_release(h->dev, h->memory, h->bytes);
     st_gpu_list_free(&h->list);
     free(h->has);
     free(h->places);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -131,6 +132,35 @@ static void failed(struct st_park *park, enum strata_result r, const struct stra
     snprintf(park->last_failure, sizeof park->last_failure, "%.*s", (int)sizeof park->last_failure - 1, why->text);
 }
 
+static uint32_t common(const int32_t *a, size_t n, const int32_t *b, size_t m)
+{
+    size_t i = 0, most = n < m ? n : m;
+    while (i < most && a[i] == b[i])
+        i++;
+    return (uint32_t)i;
+}
+
+/* Discards conversations behind this one in the list, of which it holds nearly everything. A file outlives a program that is killed,
+ * which what is in memory alone does not: it stays until a file takes its place. */
+static void discard_superseded(struct strata_engine *e, const struct parked *by)
+{
+    for (struct parked *p = by->next, *next; p; p = next) {
+        next = p->next;
+        if (common(p->ids, p->tokens, by->ids, by->tokens) < p->tokens - p->tokens / 8 || (p->path && !by->path))
+            continue;
+        detach(e->park, p);
+        discard(e, p);
+    }
+}
+
+static bool in_list(const struct st_park *park, const struct parked *p)
+{
+    const struct parked *at = park->first;
+    while (at && at != p)
+        at = at->next;
+    return at != NULL;
+}
+
 /* ---- files ---- */
 
 /* Looks what became of the file that is being written. wait: until it is complete or has failed. */
@@ -157,6 +187,8 @@ static void settle(struct strata_engine *e, bool wait)
         discard(e, p);
     else if (r && !p->state)
         drop(e, p);
+    else if (!r && in_list(park, p))
+        discard_superseded(e, p);
 }
 
 /* Deletes the longest unused files until bytes more fit. None is being written. */
@@ -361,6 +393,18 @@ static void adopt_all(struct strata_engine *e, int folder)
     file_room(e, 0);
 }
 
+/* A program that was killed a moment ago may not have ended yet. */
+static bool lock(int fd)
+{
+    enum { TRIES = 300 };
+    for (int i = 0; i < TRIES; i++) {
+        if (!flock(fd, LOCK_EX | LOCK_NB))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    return false;
+}
+
 static enum strata_result open_dir(struct strata_engine *e, const char *dir, struct strata_error *err)
 {
     struct st_park *park = e->park;
@@ -380,7 +424,7 @@ static enum strata_result open_dir(struct strata_engine *e, const char *dir, str
     free(name);
     if (park->lock < 0)
         return st_fail(err, STRATA_E_IO, "%s: cannot write into the folder: %s", dir, strerror(errno));
-    if (flock(park->lock, LOCK_EX | LOCK_NB))
+    if (!lock(park->lock))
         return st_fail(err, STRATA_E_IO, "%s: another program keeps conversations of the same model there", dir);
     enum strata_result r = st_park_writer_create(&park->writer, err);
     if (r)
@@ -422,27 +466,6 @@ void st_park_close(struct strata_engine *e)
 }
 
 /* ---- parking ---- */
-
-static uint32_t common(const int32_t *a, size_t n, const int32_t *b, size_t m)
-{
-    size_t i = 0, most = n < m ? n : m;
-    while (i < most && a[i] == b[i])
-        i++;
-    return (uint32_t)i;
-}
-
-/* Conversations of which the first one holds nearly everything. */
-static void discard_superseded(struct strata_engine *e)
-{
-    const struct parked *by = e->park->first;
-    for (struct parked *p = by->next, *next; p; p = next) {
-        next = p->next;
-        if (common(p->ids, p->tokens, by->ids, by->tokens) < p->tokens - p->tokens / 8)
-            continue;
-        detach(e->park, p);
-        discard(e, p);
-    }
-}
 
 /* The conversation's state in memory. */
 static enum strata_result copy_state(struct strata_session *s, struct parked *p, bool may_thin,
@@ -494,7 +517,7 @@ static enum strata_result put(struct strata_session *s, bool in_file, bool may_t
         return r;
     }
     put_first(park, p);
-    discard_superseded(e);
+    discard_superseded(e, p);
     return r;
 }
 

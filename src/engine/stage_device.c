@@ -503,8 +503,7 @@ static void device_close(struct st_stage *stage)
         t->host_free(d->dev->rt, d->piece[i]);
     }
     t->host_free(d->dev->rt, d->host);
-    if (d->memory)
-        t->release(d->dev->rt, d->memory);
+    st_device_release(d->dev, d->memory, d->at.total);
     st_gpu_list_free(&d->list);
     st_program_free(&stage->trunk);
     st_program_free(&stage->draft);
@@ -647,7 +646,6 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
                                      struct strata_error *err)
 {
     struct st_stage *s = &d->base;
-    const struct st_runtime *t = table(d);
     enum strata_result r = bind(d, c, true, err);
     if (r)
         return r;
@@ -658,7 +656,7 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
     if (!r)
         r = lay_out(d, limit, err);
     if (!r)
-        r = t->allocate(d->dev->rt, d->at.total, &d->memory, err);
+        r = st_device_allocate(d->dev, d->at.total, &d->memory, err);
     if (!r)
         r = open_host_memory(d, err);
     if (!r)

@@ -495,6 +495,21 @@ void st_device_close(struct st_device *dev)
     free(dev);
 }
 
+enum strata_result st_device_allocate(struct st_device *dev, uint64_t size, st_addr *out, struct strata_error *err)
+{
+    enum strata_result r = dev->table->allocate(dev->rt, size, out, err);
+    dev->held += r ? 0 : size;
+    return r;
+}
+
+void st_device_release(struct st_device *dev, st_addr address, uint64_t size)
+{
+    if (!address)
+        return;
+    dev->table->release(dev->rt, address);
+    dev->held -= size;
+}
+
 /* ---- launching ---- */
 
 static void remember(struct st_device *dev, enum st_gpu_kernel kernel)

@@ -97,6 +97,7 @@ struct st_device {
     struct st_event *passed[2]; /* of st_wait on these two */
     bool given_up;              /* a wait lasted too long */
     uint64_t driver_bytes; /* device memory that opening took: context, modules */
+    uint64_t held;         /* bytes of st_device_allocate that were not released */
     pthread_mutex_t lock;  /* guards recent and recent_count */
     /* Launches since the last successful wait, newest last, for the message of a fault that is reported late. */
     enum st_gpu_kernel recent[ST_RECENT_LAUNCHES];
@@ -119,6 +120,11 @@ struct st_device {
 enum strata_result st_device_open(struct st_devices *devices, int found, const bool *needed, struct st_device **out,
                                   struct strata_error *err);
 void st_device_close(struct st_device *dev);
+
+/* Device memory as the runtime's table gives it, counted. release: address 0 is none; size is that of the allocation. By one thread
+ * at a time. */
+enum strata_result st_device_allocate(struct st_device *dev, uint64_t size, st_addr *out, struct strata_error *err);
+void st_device_release(struct st_device *dev, st_addr address, uint64_t size);
 
 /* Launches a kernel; shape (may be NULL) is what the caller computes, for the message. The message of a failure holds
  * kernel, image, grid, shape and device. */

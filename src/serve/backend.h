@@ -42,6 +42,14 @@ struct st_backend_run {
     void *user;
 };
 
+struct st_backend_health {
+    bool starting;  /* it is loaded again: answers wait for that */
+    bool failed;    /* it has failed so often that answers are refused for now */
+    double part;    /* of loading, 0 to 1 */
+    char what[96];  /* is done now, while starting */
+    char why[900];  /* what is known of the last failure, "" if there was none */
+};
+
 struct st_backend {
     const struct st_backend_ops *ops;
 };
@@ -50,12 +58,18 @@ struct st_backend {
 typedef void st_backend_progress(void *user, const char *what, double part);
 
 struct st_backend_ops {
-    /* Once, in the engine thread, before anything else. */
+    /* Once, in the engine thread, before anything else: what texts need. */
+    enum strata_result (*open)(struct st_backend *b, struct strata_error *err);
+    /* In the engine thread, after open or unload: what answers need. After a failure it may be called again. */
     enum strata_result (*load)(struct st_backend *b, st_backend_progress *progress, void *user,
                                struct strata_error *err);
+    /* In the engine thread while no answer is under way: writes conversations that are to outlive the engine, as far as there is a
+     * place for them, and gives the memory of all devices back, after a failure too. *report (NULL stays NULL where nothing was
+     * loaded): {"conversations": {"files", "bytes"}, "freed": [{"name", "bytes", "driver_bytes"}]}, a new reference. */
+    enum strata_result (*unload)(struct st_backend *b, json_t **report, struct strata_error *err);
     void (*free)(struct st_backend *b);
 
-    /* From any thread after load. Results as in strata.h, freed with the C library's free. */
+    /* From any thread after open. Results as in strata.h, freed with the C library's free. */
     void (*info)(const struct st_backend *b, struct st_backend_info *out);
     enum strata_result (*tokenize)(const struct st_backend *b, const char *text, size_t size, bool special,
                                    int32_t **ids, size_t *count, struct strata_error *err);
@@ -63,7 +77,7 @@ struct st_backend_ops {
                                      char **text, size_t *size, struct strata_error *err);
     enum strata_result (*chat_prompt)(const struct st_backend *b, const char *messages, const char *options,
                                       int32_t **ids, size_t *count, char **text, struct strata_error *err);
-    /* Devices and memory for /v1/status: {"devices": [{"name", "description", "memory": [{"kind", "bytes"}],
+    /* From any thread after load. Devices and memory for /v1/status: {"devices": [{"name", "description", "memory": [{"kind", "bytes"}],
      * "total_bytes"}]}. A new reference. */
     json_t *(*status)(const struct st_backend *b);
 
@@ -85,8 +99,11 @@ struct st_backend_ops {
      * file holds, or empties it. */
     enum strata_result (*slot)(struct st_backend *b, uint32_t slot, enum st_slot_action action, const char *file,
                                struct st_slot_result *out, struct strata_error *err);
-    /* After the last of these calls and before free, if load succeeded: writes what is to outlive the program. May be NULL. */
-    enum strata_result (*keep)(struct st_backend *b, struct strata_error *err);
+    /* In the engine thread: writes what a slot holds, in which no answer is under way, to where the next engine finds it, as unload
+     * does. May be NULL. */
+    enum strata_result (*save)(struct st_backend *b, uint32_t slot, struct strata_error *err);
+    /* From any thread: how a backend is that may fail and recover while it is loaded. May be NULL: it always is well. */
+    void (*health)(const struct st_backend *b, struct st_backend_health *out);
 };
 
 #endif

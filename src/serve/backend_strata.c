@@ -18,13 +18,17 @@ struct real {
     struct strata_engine_options options;
     void (*placed)(const struct strata_engine *engine);
     struct strata_model *model;
-    struct strata_engine *engine;
+    struct strata_engine *engine;   /* NULL while none is loaded */
     struct strata_session *session;
     struct st_backend_run *run; /* the answer that is computed, or NULL */
     struct strata_sampling sampling;
     char processor[100];
     pthread_mutex_t lock;
-    struct st_park_info parked; /* under lock: as it was after the last request */
+    /* Under lock, but the engine thread alone changes them: */
+    struct st_park_info parked;            /* as it was after the last request */
+    struct strata_engine_options in_force; /* of the last engine */
+    char devices[256];
+    uint64_t engine_bytes;
 };
 
 /* The processor's name, or "" where the system does not tell. */
@@ -45,23 +49,81 @@ static void processor_name(char *out, size_t size)
         fclose(f);
 }
 
+/* What info and status tell in other threads. */
+static void note_engine(struct real *r)
+{
+    struct st_park_info parked;
+    st_park_info(r->engine, &parked);
+    pthread_mutex_lock(&r->lock);
+    r->parked = parked;
+    strata_engine_options(r->engine, &r->in_force);
+    st_engine_devices(r->engine, r->devices, sizeof r->devices);
+    r->engine_bytes = st_engine_bytes(r->engine);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static enum strata_result real_open(struct st_backend *b, struct strata_error *err)
+{
+    struct real *r = (struct real *)b;
+    enum strata_result result = strata_model_open(r->path, &r->model, err);
+    return result ? result : st_model_sampling(r->model, &r->sampling, err);
+}
+
 static enum strata_result real_load(struct st_backend *b, st_backend_progress *progress, void *user,
                                     struct strata_error *err)
 {
     struct real *r = (struct real *)b;
-    progress(user, "opening the model", 0);
-    enum strata_result result = strata_model_open(r->path, &r->model, err);
-    if (!result)
-        result = st_model_sampling(r->model, &r->sampling, err);
     progress(user, "placing the model", 0.3);
-    if (!result)
-        result = strata_engine_create(r->model, &r->options, &r->engine, err);
-    if (!result && r->placed)
+    enum strata_result result = strata_engine_create(r->model, &r->options, &r->engine, err);
+    if (result)
+        return result;
+    if (r->placed)
         r->placed(r->engine);
     progress(user, "making the session", 0.9);
-    if (!result)
-        result = strata_session_create(r->engine, &r->session, err);
-    processor_name(r->processor, sizeof r->processor);
+    result = strata_session_create(r->engine, &r->session, err);
+    if (result) {
+        strata_engine_free(r->engine);
+        r->engine = NULL;
+        return result;
+    }
+    note_engine(r);
+    return STRATA_OK;
+}
+
+static enum strata_result real_unload(struct st_backend *b, json_t **report, struct strata_error *err)
+{
+    struct real *r = (struct real *)b;
+    struct st_freed freed[ST_FREED_MAX];
+    if (!r->engine)
+        return STRATA_OK;
+    enum strata_result result = strata_engine_keep(r->engine, err);
+    note_engine(r);
+    strata_session_free(r->session);
+    r->session = NULL;
+    int n = st_engine_close(r->engine, freed);
+    strata_engine_free(r->engine);
+    r->engine = NULL;
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "name", freed[i].name, "bytes", (json_int_t)freed[i].bytes,
+                                                "driver_bytes", (json_int_t)freed[i].driver_bytes));
+        if (freed[i].left && !result)
+            result = st_fail(err, STRATA_E_INTERNAL, "%s: %llu bytes are still allocated after everything was freed",
+                             freed[i].name, (unsigned long long)freed[i].left);
+    }
+    *report = json_pack("{s:{s:I, s:I}, s:o}", "conversations", "files", (json_int_t)r->parked.in_files, "bytes",
+                        (json_int_t)r->parked.file_bytes, "freed", list);
+    return result;
+}
+
+static enum strata_result real_save(struct st_backend *b, uint32_t slot, struct strata_error *err)
+{
+    struct real *r = (struct real *)b;
+    (void)slot;
+    if (!r->options.session_dir || strata_session_tokens(r->session, NULL) < ST_PARK_LEAST)
+        return STRATA_OK;
+    enum strata_result result = st_park_put(r->session, err);
+    note_engine(r);
     return result;
 }
 
@@ -75,20 +137,28 @@ static void real_free(struct st_backend *b)
     free(r);
 }
 
+/* Of an engine that is not there yet. */
+static uint32_t context_to_come(const struct real *r, uint32_t trained)
+{
+    enum { USUAL = 8192 };
+    return r->options.context ? r->options.context : trained && trained < USUAL ? trained : USUAL;
+}
+
 static void real_info(const struct st_backend *b, struct st_backend_info *out)
 {
-    const struct real *r = (const struct real *)b;
+    struct real *r = (struct real *)b;
     struct strata_model_info info;
-    struct strata_engine_options options;
     strata_model_info(r->model, &info);
-    strata_engine_options(r->engine, &options);
+    pthread_mutex_lock(&r->lock);
+    uint32_t context = r->in_force.context ? r->in_force.context : context_to_come(r, info.context);
+    pthread_mutex_unlock(&r->lock);
     *out = (struct st_backend_info){.name = info.name,
                                     .path = info.path,
                                     .architecture = info.architecture,
                                     .chat_template = info.chat_template,
                                     .parameters = info.parameters,
                                     .bytes = info.bytes,
-                                    .context = options.context,
+                                    .context = context,
                                     .trained_context = info.context,
                                     .vocabulary = info.vocabulary,
                                     .parallel = 1,
@@ -116,35 +186,25 @@ static enum strata_result real_prompt(const struct st_backend *b, const char *me
 
 static json_t *real_status(const struct st_backend *b)
 {
-    const struct real *r = (const struct real *)b;
+    struct real *r = (struct real *)b;
     struct strata_model_info info;
-    struct strata_engine_options options;
+    char description[160], devices[sizeof r->devices];
     strata_model_info(r->model, &info);
-    strata_engine_options(r->engine, &options);
-    char description[160], devices[256];
-    snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
-             options.threads);
     json_int_t total = (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    pthread_mutex_lock((pthread_mutex_t *)&r->lock);
+    pthread_mutex_lock(&r->lock);
     struct st_park_info parked = r->parked;
-    pthread_mutex_unlock((pthread_mutex_t *)&r->lock);
+    uint64_t bytes = r->engine_bytes;
+    snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
+             r->in_force.threads);
+    memcpy(devices, r->devices, sizeof devices);
+    pthread_mutex_unlock(&r->lock);
     json_t *kept = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "in_memory", (json_int_t)parked.in_memory, "in_files",
                              (json_int_t)parked.in_files, "memory_bytes", (json_int_t)parked.memory_bytes, "file_bytes",
                              (json_int_t)parked.file_bytes, "dropped", (json_int_t)parked.dropped, "last_failure",
                              parked.last_failure);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name",
-                     st_engine_devices(r->engine, devices, sizeof devices), "description", description, "total_bytes", total, "memory", "kind", "weights", "bytes",
-                     (json_int_t)info.bytes, "kind", "state and buffers", "bytes",
-                     (json_int_t)st_engine_bytes(r->engine), "parked", kept);
-}
-
-static void note_parked(struct real *r)
-{
-    struct st_park_info info;
-    st_park_info(r->engine, &info);
-    pthread_mutex_lock(&r->lock);
-    r->parked = info;
-    pthread_mutex_unlock(&r->lock);
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name", devices, "description",
+                     description, "total_bytes", total, "memory", "kind", "weights", "bytes", (json_int_t)info.bytes, "kind",
+                     "state and buffers", "bytes", (json_int_t)bytes, "parked", kept);
 }
 
 static enum strata_result real_start(struct st_backend *b, struct st_backend_run *run, struct strata_error *err)
@@ -161,7 +221,7 @@ static void real_step(struct st_backend *b)
     struct st_backend_run *run = r->run;
     struct strata_error err = {0};
     enum strata_result result = strata_generate(r->session, run->request, &run->stats, &err);
-    note_parked(r);
+    note_engine(r);
     r->run = NULL;
     run->done(run->user, result, &err);
 }
@@ -211,18 +271,15 @@ static enum strata_result real_slot(struct st_backend *b, uint32_t slot, enum st
     return result;
 }
 
-static enum strata_result real_keep(struct st_backend *b, struct strata_error *err)
-{
-    return strata_engine_keep(((struct real *)b)->engine, err);
-}
-
 enum strata_result st_backend_strata(const char *path, const struct strata_engine_options *options,
                                      void (*placed)(const struct strata_engine *engine), struct st_backend **out,
                                      struct strata_error *err)
 {
-    static const struct st_backend_ops ops = {real_load,   real_free,  real_info, real_tokenize, real_detokenize,
-                                              real_prompt, real_status, real_start, real_step,    real_cancel,
-                                              real_wake,   real_slot,  real_keep};
+    static const struct st_backend_ops ops = {
+        .open = real_open,     .load = real_load,           .unload = real_unload,       .free = real_free,
+        .info = real_info,     .tokenize = real_tokenize,   .detokenize = real_detokenize, .chat_prompt = real_prompt,
+        .status = real_status, .start = real_start,         .step = real_step,           .cancel = real_cancel,
+        .wake = real_wake,     .slot = real_slot,           .save = real_save};
     struct real *r = calloc(1, sizeof *r);
     if (!r)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");
@@ -230,6 +287,7 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
     r->path = path;
     r->options = *options;
     r->placed = placed;
+    processor_name(r->processor, sizeof r->processor);
     pthread_mutex_init(&r->lock, NULL);
     *out = &r->base;
     return STRATA_OK;

@@ -322,6 +322,10 @@ static void on_done(void *user, enum strata_result result, const struct strata_e
     job->server->engine.under_way--;
     if (result != STRATA_OK && !job->failed)
         fail_from(job, NULL, err);
+    struct st_condition c;
+    st_server_condition(job->server, &c);
+    if (result == STRATA_E_DEVICE && c.state == ST_FAILED)
+        job->error.status = 503;
     end_answer(job);
 }
 

@@ -76,7 +76,10 @@ static struct strata_sampling merge_sampling(const struct st_server *s)
 static void load_backend(struct st_server *s)
 {
     struct strata_error err = {0};
-    enum strata_result r = s->backend->ops->load(s->backend, on_load, s, &err);
+    on_load(s, "opening the model", 0);
+    enum strata_result r = s->backend->ops->open(s->backend, &err);
+    if (r == STRATA_OK)
+        r = s->backend->ops->load(s->backend, on_load, s, &err);
     if (r == STRATA_OK) {
         struct st_backend_info info;
         s->backend->ops->info(s->backend, &info);
@@ -101,6 +104,22 @@ enum st_state st_server_state(struct st_server *s, double *part, char what[96])
         memcpy(what, s->load_what, sizeof s->load_what);
     pthread_mutex_unlock(&s->lock);
     return state;
+}
+
+void st_server_condition(struct st_server *s, struct st_condition *out)
+{
+    struct st_backend_health health = {.starting = false};
+    *out = (struct st_condition){.state = ST_LOADING};
+    out->state = st_server_state(s, &out->part, out->what);
+    if (out->state != ST_READY || !s->backend->ops->health)
+        return;
+    s->backend->ops->health(s->backend, &health);
+    memcpy(out->why, health.why, sizeof out->why);
+    if (!health.starting)
+        return;
+    out->state = health.failed ? ST_FAILED : ST_LOADING;
+    out->part = health.part;
+    memcpy(out->what, health.what, sizeof out->what);
 }
 
 static void prepare_work(struct st_server *s, struct st_job *job)
@@ -637,11 +656,18 @@ static void tear_down(struct st_server *s)
     if (s->wake_fd >= 0)
         close(s->wake_fd);
     struct strata_error err;
-    if (s->state == ST_READY && s->backend->ops->keep && s->backend->ops->keep(s->backend, &err))
+    json_t *report = NULL;
+    if (s->state == ST_READY && s->backend->ops->unload(s->backend, &report, &err))
         st_server_log(s, "conversations could not be kept: %s", err.text);
+    json_decref(report);
     s->backend->ops->free(s->backend);
     pthread_mutex_destroy(&s->lock);
     free(s);
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
 enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options,
@@ -671,6 +697,9 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
         const char *bracket = strchr(options->host, ':') ? "[" : "";
         st_server_log(s, "listening on http://%s%s%s:%d", bracket, options->host, *bracket ? "]" : "",
                       st_http_port(s->http));
+        if (!is_loopback(options->host) && !options->key_count)
+            st_server_log(s, "warning: listening on %s without an API key: whoever reaches this machine can use the model",
+                          options->host);
         if (event_base_dispatch(s->base) < 0)
             r = st_fail(err, STRATA_E_IO, "server: the event loop failed");
         pthread_mutex_lock(&s->lock);

@@ -82,6 +82,15 @@ struct st_server {
     } rate[ST_RATE_SECONDS];
 };
 
+/* How the server is, with what its backend says of itself: one that starts again is loading, one that failed too often is failed,
+ * although the model was loaded once. From any thread. */
+struct st_condition {
+    enum st_state state;
+    double part;
+    char what[96];
+    char why[900]; /* what is known of the last failure */
+};
+void st_server_condition(struct st_server *s, struct st_condition *out);
 /* A copy of the state of loading, from any thread. what may be NULL. */
 enum st_state st_server_state(struct st_server *s, double *part, char what[96]);
 void st_server_log(struct st_server *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

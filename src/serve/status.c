@@ -25,16 +25,17 @@ static bool ready(struct st_server *s, struct st_exchange *x, const char *route)
 
 void st_answer_health(struct st_server *s, struct st_exchange *x)
 {
-    double part;
-    char what[96];
-    if (st_server_state(s, &part, what) == ST_READY && !s->stopping) {
+    static const char *const names[] = {"loading", "ready", "failed"};
+    struct st_condition c;
+    st_server_condition(s, &c);
+    if (c.state == ST_READY && !s->stopping) {
         st_reply_json(s, x, "/health", json_pack("{s:s}", "status", "ok"));
         return;
     }
-    json_t *value = json_pack("{s:s, s:f, s:s, s:{s:s, s:s, s:s, s:n}}", "status", s->stopping ? "stopping" : "loading",
-                              "progress", part, "step", what, "error", "message",
-                              s->stopping ? "the server is stopping" : "the model is being loaded", "type",
-                              "server_error", "code", s->stopping ? "stopping" : "loading", "param");
+    const char *name = s->stopping ? "stopping" : names[c.state];
+    const char *message = s->stopping ? "the server is stopping" : c.state == ST_FAILED ? c.why : "the model is being loaded";
+    json_t *value = json_pack("{s:s, s:f, s:s, s:{s:s, s:s, s:s, s:n}}", "status", name, "progress", c.part, "step", c.what,
+                              "error", "message", message, "type", "server_error", "code", name, "param");
     char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
     st_metrics_request(&s->metrics, "/health", 503);
@@ -200,9 +201,10 @@ static json_t *rates_json(const struct st_server *s)
 void st_answer_status(struct st_server *s, struct st_exchange *x)
 {
     static const char *const names[] = {"loading", "ready", "failed"};
-    double part, now = st_now();
-    char what[96];
-    enum st_state state = st_server_state(s, &part, what);
+    double now = st_now();
+    struct st_condition c;
+    enum st_state state = st_server_state(s, NULL, NULL);
+    st_server_condition(s, &c);
     json_t *requests = json_array(), *past = json_array();
     for (const struct st_job *job = s->jobs; job; job = job->next)
         if (job->format != &st_format_small)
@@ -211,7 +213,7 @@ void st_answer_status(struct st_server *s, struct st_exchange *x)
     for (size_t i = 0; i < kept; i++)
         json_array_append_new(past, past_json(&s->past[(s->past_count - 1 - i) % ST_PAST], now));
     json_t *value = json_pack("{s:s, s:s, s:f, s:s, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "version", strata_version(),
-                              "state", s->stopping ? "stopping" : names[state], "progress", part, "step", what,
+                              "state", s->stopping ? "stopping" : names[c.state], "progress", c.part, "step", c.what,
                               "uptime_seconds", now - s->begun, "connections", (json_int_t)st_http_connections(s->http),
                               "queue_limit", (json_int_t)s->options.queue, "resident_bytes", (json_int_t)resident(),
                               "requests", requests, "past", past, "rates", rates_json(s));
@@ -233,6 +235,8 @@ void st_answer_metrics(struct st_server *s, struct st_exchange *x)
 {
     struct st_buffer out = {0};
     struct st_http_counts counts = st_http_counts(s->http);
+    struct st_condition c;
+    st_server_condition(s, &c);
     st_metrics_write(&s->metrics, &out);
     st_metrics_value(&out, "queue_requests", "gauge", "Requests that wait or are computed.", (double)s->answers);
     st_metrics_value(&out, "running_requests", "gauge", "Requests that are computed.", (double)running(s));
@@ -245,7 +249,7 @@ void st_answer_metrics(struct st_server *s, struct st_exchange *x)
                      (double)counts.slow_readers);
     st_metrics_value(&out, "resident_bytes", "gauge", "Memory of the process.", (double)resident());
     st_metrics_value(&out, "uptime_seconds", "gauge", "Time since the start.", st_now() - s->begun);
-    st_metrics_value(&out, "ready", "gauge", "1 when the model is loaded.", st_server_state(s, NULL, NULL) == ST_READY);
+    st_metrics_value(&out, "ready", "gauge", "1 when the model is loaded.", c.state == ST_READY);
     st_metrics_request(&s->metrics, "/metrics", 200);
     st_exchange_send(x, out.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8", st_buffer_string(&out),
                      out.size);

@@ -41,7 +41,7 @@ class Server:
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(script or SCRIPT, f)
             command += ["--script", path]
-            command += ["--port", "0", *args]
+            command += ["--port", "0", *os.environ.get("SCRIPTED_ARGS", "").split(), *args]
         else:
             command += [*args, "--port", "0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,

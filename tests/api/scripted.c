@@ -5,20 +5,26 @@
  *   "read_us"    time per prompt token          "token_us" time per answer token
  *   "template"   chat template (default: plain ChatML)
  *   "parallel"   answers at once (default 1), each token of them in the time of the slowest
+ *   "refuse_file" while there is such a file loading fails
  *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
  *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after:
- * the number of tokens after which the device fails. Without a match the answer repeats the last message. */
+ * the number of tokens after which the device fails, abort_after: the process does, hang_after: it stands still. Without a match
+ * the answer repeats the last message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "cli/serve_options.h"
+#include "serve/backend_child.h"
+#include "serve/child.h"
 #include "text/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
+#define PROCESS "scripted-engine" /* as whom it starts itself for the engine */
 enum { PARALLEL_MAX = 16 };
 enum { BYTES = 256, START = BYTES, END_OF_TURN, END_OF_TEXT, VOCABULARY, READ_CHUNK = 64 };
 
@@ -87,8 +93,7 @@ static enum strata_result make_tokenizer(struct scripted *s, struct strata_error
     return st_tokenizer_create(&vocab, &s->tokenizer, err);
 }
 
-static enum strata_result scripted_load(struct st_backend *b, st_backend_progress *progress, void *user,
-                                        struct strata_error *err)
+static enum strata_result scripted_open(struct st_backend *b, struct strata_error *err)
 {
     struct scripted *s = (struct scripted *)b;
     char *text;
@@ -100,11 +105,6 @@ static enum strata_result scripted_load(struct st_backend *b, st_backend_progres
     free(text);
     if (!s->script)
         return st_fail(err, STRATA_E_FORMAT, "%s: not a script", s->path);
-    int64_t load_ms = number(s->script, "load_ms", 0);
-    for (int i = 0; i < 10; i++) {
-        progress(user, "reading the script", 0.1 * i);
-        pause_us(100 * load_ms);
-    }
     s->context = (uint32_t)number(s->script, "context", 4096);
     s->parallel = (uint32_t)number(s->script, "parallel", 1);
     if (s->parallel < 1 || s->parallel > PARALLEL_MAX)
@@ -115,6 +115,29 @@ static enum strata_result scripted_load(struct st_backend *b, st_backend_progres
         r = st_chat_create(json_string_value(template_text), json_string_length(template_text), NULL, NULL, &s->chat,
                            err);
     return r;
+}
+
+static enum strata_result scripted_load(struct st_backend *b, st_backend_progress *progress, void *user,
+                                        struct strata_error *err)
+{
+    struct scripted *s = (struct scripted *)b;
+    int64_t load_ms = number(s->script, "load_ms", 0);
+    for (int i = 0; i < 10; i++) {
+        progress(user, "reading the script", 0.1 * i);
+        pause_us(100 * load_ms);
+    }
+    const char *refuses = json_string_value(json_object_get(s->script, "refuse_file"));
+    if (refuses && !access(refuses, F_OK))
+        return st_fail(err, STRATA_E_DEVICE, "script: there is no device as long as %s exists", refuses);
+    return STRATA_OK;
+}
+
+static enum strata_result scripted_unload(struct st_backend *b, json_t **report, struct strata_error *err)
+{
+    (void)b, (void)err;
+    *report = json_pack("{s:{s:i, s:i}, s:[{s:s, s:I, s:i}]}", "conversations", "files", 0, "bytes", 0, "freed", "name",
+                        "script", "bytes", (json_int_t)700 << 20, "driver_bytes", 0);
+    return STRATA_OK;
 }
 
 static void scripted_free(struct st_backend *b)
@@ -359,6 +382,12 @@ static enum strata_result write_token(const struct scripted *s, struct slot *slo
     int found = -1;
     if ((int64_t)i == number(slot->answer, "fail_after", -1))
         return st_fail(err, STRATA_E_DEVICE, "script: the device failed as asked");
+    if ((int64_t)i == number(slot->answer, "abort_after", -1)) {
+        fprintf(stderr, "script: fault at address 0x%x\n", 4096);
+        abort();
+    }
+    while ((int64_t)i == number(slot->answer, "hang_after", -1))
+        pause();
     if (i == slot->size)
         finish(slot, STRATA_END_STOP_TOKEN);
     else if (request->max_tokens && i == request->max_tokens)
@@ -453,24 +482,58 @@ static void scripted_wake(struct st_backend *b)
     (void)b; /* pauses are short */
 }
 
-static const struct st_backend_ops ops = {scripted_load,   scripted_free,   scripted_info,  scripted_tokenize, scripted_detokenize,
-                                          scripted_prompt, scripted_status, scripted_start, scripted_step,     scripted_cancel,
-                                          scripted_wake,   NULL,            NULL};
+static const struct st_backend_ops ops = {
+    .open = scripted_open,     .load = scripted_load,         .unload = scripted_unload,         .free = scripted_free,
+    .info = scripted_info,     .tokenize = scripted_tokenize, .detokenize = scripted_detokenize, .chat_prompt = scripted_prompt,
+    .status = scripted_status, .start = scripted_start,       .step = scripted_step,             .cancel = scripted_cancel,
+    .wake = scripted_wake};
 
-static enum strata_result make(void *user, struct st_backend **out, struct strata_error *err)
+static enum strata_result make(const char *path, struct st_backend **out, struct strata_error *err)
 {
     struct scripted *s = calloc(1, sizeof *s);
     if (!s)
         return st_fail(err, STRATA_E_MEMORY, "out of memory");
     s->base.ops = &ops;
-    s->path = *(const char **)user;
+    s->path = path;
     *out = &s->base;
     return STRATA_OK;
 }
 
+struct args {
+    const char *script;
+    char **argv;
+    bool process; /* this is the engine's process */
+    bool two;     /* make one */
+    int64_t watchdog;
+};
+
+static void end_at_once(void)
+{
+    _exit(3);
+}
+
+static enum strata_result run(void *user, const struct st_serve_options *o, struct strata_error *err)
+{
+    const struct args *a = user;
+    struct st_backend *backend;
+    enum strata_result r = make(a->script, &backend, err);
+    if (!r && a->process)
+        return st_child_run(backend, &(struct st_child_options){.orphaned = end_at_once}, err);
+    const struct st_backend_child_options child = {
+        .program = "/proc/self/exe", .argv = a->argv, .silent_seconds = (double)a->watchdog, .log = o->log, .log_user = o->log_user};
+    if (!r && a->two)
+        r = st_backend_child(backend, &child, &backend, err);
+    return r ? r : st_serve(backend, o, err);
+}
+
 int main(int argc, char **argv)
 {
-    const char *script = NULL;
-    const struct st_opt extra[] = {ST_TEXT("script", 's', &script, "FILE", "answers to replay")};
-    return st_serve_main(argc, argv, "--script FILE [options]", "Replays a script.", extra, 1, make, &script);
+    struct args a = {.argv = argv, .process = !strcmp(argv[0], PROCESS), .watchdog = 150};
+    const struct st_opt extra[] = {
+        ST_TEXT("script", 's', &a.script, "FILE", "answers to replay"),
+        ST_FLAG("two", 0, &a.two, "the engine in a process of its own"),
+        ST_INT("watchdog", 0, &a.watchdog, 1, 1000, "SECONDS", "as in strata serve"),
+    };
+    argv[0] = PROCESS;
+    return st_serve_main(argc, argv, "--script FILE [options]", "Replays a script.", extra, ST_COUNT(extra), run, &a);
 }

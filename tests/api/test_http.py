@@ -12,6 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
+os.environ["SCRIPTED_ARGS"] = " ".join(sys.argv[2:])
 from harness import SCRIPT, TOOL, Server, events  # noqa: E402
 from tap import main, test  # noqa: E402
 

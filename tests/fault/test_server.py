@@ -2,6 +2,7 @@
 the server goes on."""
 import json
 import os
+import signal
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,9 +16,9 @@ ASK = [{"role": "user", "content": "What is gimp?"}]
 LONG, SHORT = 40, 2
 
 
-def serve(fault, split=None):
-    device = f"sim:gfx1100:8G:nograph:patience=3000:{fault}" + (",sim:gfx1201:8G" if split else "")
-    args = ["serve", "-m", MODEL, "-c", "256", "--device", device, "--threads", "1"]
+def serve(fault, split=None, patience=3000, more=()):
+    device = f"sim:gfx1100:8G:nograph:patience={patience}:{fault}" + (",sim:gfx1201:8G" if split else "")
+    args = ["serve", "-m", MODEL, "-c", "256", "--device", device, "--threads", "1", *more]
     return Server(exe=STRATA, args=args + (["--layer-split", split] if split else []))
 
 
@@ -68,6 +69,28 @@ def a_device_that_stands_still_ends_the_request_and_health_answers_meanwhile():
         r = s.post("/v1/chat/completions", {"messages": ASK, "temperature": 0, "max_tokens": LONG})
         assert r.status == 500 and "no progress" in json.loads(r.body)["error"]["message"], r.body
         goes_on(s)
+
+
+@test
+def an_engine_whose_device_never_answers_is_ended_by_the_watchdog_and_started_again():
+    with serve("stuck=1500", patience=600000, more=("--watchdog", "2")) as s:
+        before = s.json("/v1/status")["machine"]["process"]["pid"]
+        r = s.post("/v1/chat/completions", {"messages": ASK, "temperature": 0, "max_tokens": LONG})
+        assert r.status == 500 and "no sign of life for 2 seconds" in json.loads(r.body)["error"]["message"], r.body
+        s.wait_ready()
+        goes_on(s)
+        process = s.json("/v1/status")["machine"]["process"]
+        assert process["pid"] != before and process["restarts"] == 1, process
+
+
+@test
+def signals_of_a_terminal_or_a_service_are_the_servers_business_not_the_engines():
+    with serve("late=1000000") as s:
+        pid = s.json("/v1/status")["machine"]["process"]["pid"]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+        goes_on(s)
+        assert s.json("/v1/status")["machine"]["process"]["pid"] == pid
 
 
 if __name__ == "__main__":
