@@ -52,6 +52,12 @@
     X(ROUTE_COUNT, "st_route_count", "route", "pci", 256, 1, 1, true) \
     X(ROUTE_SUM, "st_route_sum", "route", "pi", 256, 1, 1, true) \
     X(ROUTE_PLACE, "st_route_place", "route", "ppcci", 256, 1, 1, true) \
+    X(SAMPLE_ADJUST, "st_sample_adjust", "sample", "ppcccii", 256, 1, 1, true) \
+    X(SAMPLE_BEST, "st_sample_best", "sample", "pppcccii", 256, 1, 1, true) \
+    X(SAMPLE_DIGIT, "st_sample_digit", "sample", "pccciii", 256, 1, 1, true) \
+    X(SAMPLE_CHOOSE, "st_sample_choose", "sample", "pccciii", 256, 1, 1, true) \
+    X(SAMPLE_SUM, "st_sample_sum", "sample", "pcccii", 256, 1, 1, true) \
+    X(SAMPLE_DRAW, "st_sample_draw", "sample", "pccccii", 256, 1, 1, true) \
     X(ROWS_Q8_0, "st_rows_q8_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true) \
     X(ROWS_Q2_0, "st_rows_q2_0", "rows", ST_ROWS_ARGS, 128, 1, 1, true) \
     X(ROWS_IQ4_NL, "st_rows_iq4_nl", "rows", ST_ROWS_ARGS, 128, 1, 1, true) \

@@ -610,6 +610,7 @@ enum strata_result st_selftest(struct st_device *dev, const struct st_selftest_o
                     {"gdn", st_test_gdn},
                     {"qsa", st_test_qsa},
                     {"route", st_test_route},
+                    {"sample", st_test_sample},
                     {"rows", st_test_few_rows},
                     {"prompt products", st_test_gemm}};
     *out = (struct st_selftest_result){0};

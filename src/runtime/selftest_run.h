@@ -75,6 +75,8 @@ enum strata_result st_test_finish(struct st_test_run *run, enum strata_result r,
 
 /* Family of selftest_rows.c. */
 enum strata_result st_test_few_rows(struct st_test_run *run, struct strata_error *err);
+/* Family of selftest_sample.c. */
+enum strata_result st_test_sample(struct st_test_run *run, struct strata_error *err);
 /* Family of selftest_gemm.c. */
 enum strata_result st_test_gemm(struct st_test_run *run, struct strata_error *err);
 

@@ -8,6 +8,7 @@
 #include "kernel/exact_math.h"
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_gemm.h"
+#include "kernel/gpu_sample.h"
 
 static void *at(union st_arg a)
 {
@@ -388,5 +389,7 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
         gemm_family(dot, gemm, pair, grid, args);
     if (st_gpu_gemm_is_wide(kernel))
         gemm_wide(dot, args);
+    if (st_gpu_sample_reference(kernel, grid, args))
+        return true;
     return type >= 0 || gemm >= 0 || st_gpu_gemm_is_wide(kernel) || st_gpu_gemm_opens(kernel); /* others have no form here: simulated devices run the GPU's own source */
 }

@@ -432,6 +432,18 @@ INLINE void st_store_system(global uint *to, uint value)
 #endif
 }
 
+/* Adds to a word of local memory that other work-items add to as well. */
+INLINE void st_add_local(local uint *to, uint value)
+{
+#if defined(__NVPTX__) || defined(__AMDGCN__)
+    (void)__scoped_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __MEMORY_SCOPE_WRKGRP);
+#elif defined(ST_HOST)
+    *to += value; /* work-items of a group take turns on one thread, and not here */
+#else
+    atomic_add((volatile local uint *)to, value);
+#endif
+}
+
 /* ---- matrix fragments: D (16 x 16 int) += A (16 x 32 signed bytes, row by row) * B (32 x 16, column by column) ----
  *
  * One wave holds a tile; with ST_LANES == 1 sixteen-by-sixteen outputs belong to one work-item. A row of A and a column

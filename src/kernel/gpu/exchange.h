@@ -59,6 +59,19 @@ INLINE float sum256(local uint *words, local float *partial, float v)
     return v;
 }
 
+/* The largest of the values of the group's 256 work-items. best: 8 words, which may be used again after the next barrier. */
+INLINE uint max256(local uint *words, local uint *best, uint v)
+{
+    v = max32(words, v);
+    st_barrier();
+    if (st_item() % 32 == 0)
+        best[st_item() / 32] = v;
+    st_barrier();
+    for (uint i = 0; i < 256 / 32; i++)
+        v = best[i] > v ? best[i] : v;
+    return v;
+}
+
 /* Words of local memory that before256 needs. */
 #define BEFORE_WORDS (ST_LANES >= 32 ? 8 : 512)
 

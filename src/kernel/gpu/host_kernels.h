@@ -26,6 +26,8 @@
 #include "route.cl"
 #undef GROUP
 #undef DIM_MAX
+#include "sample.cl"
+#undef GROUP
 #include "elements.cl"
 #undef GROUP
 #include "rows.cl"
@@ -135,6 +137,11 @@
          args[12].i, args[13].i, args[14].i, args[15].i, args[16].f)
 #define UNPACK_pppccciiif(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].f)
 
+#define UNPACK_ppcccii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i)
+#define UNPACK_pppcccii(name) name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i)
+#define UNPACK_pcccii(name) name(P(0), P(1), P(2), P(3), args[4].i, args[5].i)
+#define UNPACK_pccccii(name) name(P(0), P(1), P(2), P(3), P(4), args[5].i, args[6].i)
+
 #define ROWS(X, args, name) X(args, name##_1) X(args, name##_8)
 #define HOST_KERNELS(X) \
     X(, st_empty) \
@@ -175,6 +182,12 @@
     X(pci, st_route_count) \
     X(pi, st_route_sum) \
     X(ppcci, st_route_place) \
+    X(ppcccii, st_sample_adjust) \
+    X(pppcccii, st_sample_best) \
+    X(pccciii, st_sample_digit) \
+    X(pccciii, st_sample_choose) \
+    X(pcccii, st_sample_sum) \
+    X(pccccii, st_sample_draw) \
     X(rows, st_rows_q8_0) \
     X(rows, st_rows_q2_0) \
     X(rows, st_rows_iq4_nl) \

@@ -12,19 +12,6 @@ INLINE uint route_key(float v)
     return v != v ? 0u : u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* The largest of the group's values. */
-INLINE uint max256(local uint *words, local uint *best, uint v)
-{
-    v = max32(words, v);
-    st_barrier();
-    if (st_item() % 32 == 0)
-        best[st_item() / 32] = v;
-    st_barrier();
-    for (uint i = 0; i < GROUP / 32; i++)
-        v = best[i] > v ? best[i] : v;
-    return v;
-}
-
 /* expert, weight [rows][used]; shared [rows] holds the gate's logit and becomes its sigmoid. grid: (1, rows). */
 KERNEL(GROUP) st_route_choose(global int *restrict expert, global float *restrict weight, global float *restrict shared,
                               global const float *restrict logits, uint experts, uint used)
