@@ -251,8 +251,28 @@ struct strata_stats {
 enum strata_result strata_generate(struct strata_session *session, const struct strata_request *request,
                                    struct strata_stats *stats, struct strata_error *err);
 
-/* Makes a running generate of this session end soon with STRATA_END_CANCELLED. From any thread or signal handler. */
+/* Makes a running answer of this session end soon with STRATA_END_CANCELLED. From any thread or signal handler. */
 void strata_session_cancel(struct strata_session *session);
+
+/* ---- several answers at once: of different sessions of one engine, each with the text that it has alone ---- */
+
+struct strata_batch;
+
+enum strata_result strata_batch_create(struct strata_engine *engine, struct strata_batch **out, struct strata_error *err);
+/* Forgets answers under way; before their sessions are freed. */
+void strata_batch_free(struct strata_batch *batch);
+/* Called from strata_batch_step when an answer has ended, with what strata_generate would have returned; err: its message. */
+typedef void strata_batch_done(void *user, enum strata_result result, const struct strata_error *err);
+/* Adds an answer; a session has one at a time and is not used otherwise meanwhile. request and what it points to, and stats (may be
+ * NULL), stay valid until done was called, which is not called when this fails. */
+enum strata_result strata_batch_add(struct strata_batch *batch, struct strata_session *session,
+                                    const struct strata_request *request, struct strata_stats *stats,
+                                    strata_batch_done *done, void *user, struct strata_error *err);
+/* One pass for those that were added: the next token of each (of up to eight, in turns), or a part of a prompt. A failure ends the
+ * answers that it concerns. Events and done are called from here and call nothing of the batch. False: nothing is left. */
+bool strata_batch_step(struct strata_batch *batch);
+/* From any thread: a step that reads a long prompt returns after the pass under way, so that another answer can be added. */
+void strata_batch_interrupt(struct strata_batch *batch);
 
 #ifdef __cplusplus
 }

@@ -23,35 +23,36 @@ void st_adapt_init(struct st_adapt *a)
             a->right[s][k] = start[s];
 }
 
-static double pass_seconds(const struct st_adapt *a, size_t rows)
+/* Of guesses beside others + 1 rows, a pass of which was measured. */
+static double pass_seconds(const struct st_adapt *a, size_t others, size_t guesses)
 {
-    size_t known = rows;
-    while (known > 1 && a->pass[known] <= 0)
+    size_t least = others + 1, rows = least + guesses, known = rows;
+    while (known > least && a->pass[known] <= 0)
         known--;
-    return a->pass[known] + (double)(rows - known) * row_cost * a->pass[1];
+    return a->pass[known] + (double)(rows - known) * row_cost * a->pass[least];
 }
 
 /* Tokens for a second. */
-static double rate(const struct st_adapt *a, struct st_guess g)
+static double rate(const struct st_adapt *a, size_t others, struct st_guess g)
 {
-    double tokens = 1, all = 1;
+    double tokens = 1 + (double)others, all = 1;
     for (size_t k = 0; k < g.asked; k++) {
         all *= a->right[g.source][k];
         tokens += all;
     }
-    double seconds = pass_seconds(a, g.asked + 1) + (g.source == ST_GUESS_LAYER ? (double)g.asked * a->chain : 0);
+    double seconds = pass_seconds(a, others, g.asked) + (g.source == ST_GUESS_LAYER ? (double)g.asked * a->chain : 0);
     return seconds > 0 ? tokens / seconds : tokens;
 }
 
 /* The best choice of at least least guesses. */
-static struct st_guess best(const struct st_adapt *a, const size_t most[ST_GUESS_SOURCES], size_t least)
+static struct st_guess best(const struct st_adapt *a, size_t others, const size_t most[ST_GUESS_SOURCES], size_t least)
 {
     struct st_guess choice = {.source = ST_GUESS_LAYER};
-    double promise = least ? 0 : rate(a, choice);
+    double promise = least ? 0 : rate(a, others, choice);
     for (int s = 0; s < ST_GUESS_SOURCES; s++)
-        for (size_t n = least ? least : 1; n <= most[s] && n <= ST_GUESSES_MAX; n++) {
+        for (size_t n = least ? least : 1; n <= most[s] && n + others <= ST_GUESSES_MAX; n++) {
             struct st_guess g = {(enum st_guess_source)s, n, n};
-            double r = rate(a, g);
+            double r = rate(a, others, g);
             if (r > promise) {
                 promise = r;
                 choice = g;
@@ -60,7 +61,7 @@ static struct st_guess best(const struct st_adapt *a, const size_t most[ST_GUESS
     return choice;
 }
 
-struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_SOURCES])
+struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_SOURCES], size_t others)
 {
     size_t few[ST_GUESS_SOURCES];
     bool any = false;
@@ -69,9 +70,9 @@ struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_S
         any = any || few[s];
     }
     /* A pass without guesses is what everything is compared with. */
-    if (!any || a->pass[1] <= 0)
+    if (!any || a->pass[others + 1] <= 0)
         return (struct st_guess){.source = ST_GUESS_LAYER};
-    struct st_guess g = best(a, most, 0);
+    struct st_guess g = best(a, others, most, 0);
     if (g.asked) {
         a->idle = a->tries = 0;
         a->wait = FIRST_WAIT;
@@ -85,7 +86,7 @@ struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_S
         a->wait = 2 * a->wait < LONGEST_WAIT ? 2 * a->wait : LONGEST_WAIT;
     }
     a->tries--;
-    return best(a, few, 1);
+    return best(a, others, few, 1);
 }
 
 static void measure(double *value, bool *seen, double now)
@@ -98,10 +99,10 @@ static void measure(double *value, bool *seen, double now)
         *value += (now - *value) * (now < *value ? faster : slower);
 }
 
-void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t checked, size_t right, double guessing,
+void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t others, size_t checked, size_t right, double guessing,
                     double pass)
 {
-    measure(&a->pass[guess.count + 1], &a->seen[guess.count + 1], pass);
+    measure(&a->pass[others + guess.count + 1], &a->seen[others + guess.count + 1], pass);
     if (guess.asked && guess.source == ST_GUESS_LAYER)
         measure(&a->chain, &a->chain_seen, guessing / (double)(guess.count ? guess.count : 1));
     /* A guess that the layer was not sure enough to make counts as a wrong one: it brings no token. */

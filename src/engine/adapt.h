@@ -26,7 +26,7 @@ struct st_guess {
 };
 
 struct st_adapt {
-    double pass[ST_GUESSES_MAX + 2]; /* seconds of a pass by its rows; 0: not measured yet */
+    double pass[ST_GUESSES_MAX + 2]; /* seconds of a pass by its rows, those of other answers too; 0: not measured yet */
     bool seen[ST_GUESSES_MAX + 2];   /* the first pass of a size, which sets things up, does not count */
     double chain;                    /* seconds of one guess of the draft layer */
     bool chain_seen;
@@ -37,11 +37,12 @@ struct st_adapt {
 };
 
 void st_adapt_init(struct st_adapt *a);
-/* most[source]: how many guesses the source could give, 0: none. */
-struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_SOURCES]);
-/* A pass checked guess.count guesses; checked of them were looked at (the answer may have ended before the others), and
- * the first right of those were right. pass: its seconds; guessing: the seconds that the guesses took. */
-void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t checked, size_t right, double guessing,
+/* most[source]: how many guesses the source could give, 0: none. others: rows of other answers in the pass, each of which brings
+ * a token and waits for the guesses too; with the row of this answer and its guesses at most ST_GUESSES_MAX + 1. */
+struct st_guess st_adapt_choose(struct st_adapt *a, const size_t most[ST_GUESS_SOURCES], size_t others);
+/* A pass checked guess.count guesses beside others rows of other answers; checked of them were looked at (the answer may have ended
+ * before the others), and the first right of those were right. pass: its seconds; guessing: the seconds that the guesses took. */
+void st_adapt_learn(struct st_adapt *a, struct st_guess guess, size_t others, size_t checked, size_t right, double guessing,
                     double pass);
 
 #endif

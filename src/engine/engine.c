@@ -390,12 +390,14 @@ static void text_axis(int32_t *axis, int32_t at)
     axis[0] = axis[1] = axis[2] = at;
 }
 
+/* Rows of one sequence, unless spans are added. */
 static void set_rows(struct strata_engine *e, size_t n)
 {
     struct st_rows *rows = &e->rows;
     rows->n = (int32_t)n;
     rows->n_stream = (int32_t)(n * (e->dims.wide / e->dims.hidden));
     rows->n_spans = 1;
+    rows->n_out = 0;
     rows->mode = ST_ROWS_ADVANCE;
     rows->span[0] = 0;
     for (size_t i = 1; i <= n; i++)
@@ -411,28 +413,54 @@ static enum strata_result check_ids(const struct strata_engine *e, const int32_t
     return STRATA_OK;
 }
 
-void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n)
+/* Rows [at, at + n) of the pass are tokens [from, from + n) of an evaluation. */
+static void fill(struct strata_session *s, const struct st_input *in, size_t from, size_t n, size_t at)
 {
     struct strata_engine *e = s->engine;
     struct st_rows *rows = &e->rows;
     size_t hidden = e->dims.hidden;
-    for (size_t i = 0; i < n; i++) {
-        size_t at = from + i, pos = s->count + at;
-        rows->slot[i] = (int32_t)s->slot;
-        rows->pos[i] = (int32_t)pos;
-        rows->token[i] = s->ids[pos];
+    for (size_t i = from; i < from + n; i++, at++) {
+        size_t pos = s->count + i;
+        rows->slot[at] = (int32_t)s->slot;
+        rows->pos[at] = (int32_t)pos;
+        rows->token[at] = s->ids[pos];
         for (uint32_t h = 0; h < ST_HISTORY; h++)
-            rows->history[i * ST_HISTORY + h] = h < pos ? s->ids[pos - 1 - h] : -1;
+            rows->history[at * ST_HISTORY + h] = h < pos ? s->ids[pos - 1 - h] : -1;
         if (in->axis)
-            memcpy(rows->axis + 3 * i, in->axis + 3 * at, 3 * sizeof *rows->axis);
+            memcpy(rows->axis + 3 * at, in->axis + 3 * i, 3 * sizeof *rows->axis);
         else
-            text_axis(rows->axis + 3 * i, s->next_axis + (int32_t)at);
-        rows->embd_row[i] = in->embd && in->embd_row[at];
-        if (rows->embd_row[i])
-            memcpy(rows->embd + i * hidden, in->embd + at * hidden, hidden * sizeof(float));
+            text_axis(rows->axis + 3 * at, s->next_axis + (int32_t)i);
+        rows->embd_row[at] = in->embd && in->embd_row[i];
+        if (rows->embd_row[at])
+            memcpy(rows->embd + at * hidden, in->embd + i * hidden, hidden * sizeof(float));
     }
-    set_rows(e, n);
-    rows->n_out = 0;
+}
+
+void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n)
+{
+    fill(s, in, from, n, 0);
+    set_rows(s->engine, n);
+}
+
+static size_t rows_of_parts(const struct st_window_part *parts, size_t count)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        n += parts[i].n;
+    return n;
+}
+
+void st_engine_fill_window(struct strata_engine *e, const struct st_window_part *parts, size_t count)
+{
+    static const struct st_input plain;
+    size_t at = 0;
+    set_rows(e, rows_of_parts(parts, count));
+    e->rows.n_spans = (int32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        e->rows.span[i] = (int32_t)at;
+        fill(parts[i].session, &plain, 0, parts[i].n, at);
+        at += parts[i].n;
+    }
 }
 
 /* Counts done tokens of the input as held. */
@@ -458,7 +486,7 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
         return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count,
                        in->count, e->options.context);
     memcpy(s->ids + s->count, in->ids, in->count * sizeof *s->ids);
-    struct st_flow flow = {.session = s, .in = in, .out = out, .chunk = st_pipeline_chunk(e, in->count)};
+    struct st_flow flow = {.session = s, .in = in, .out = out, .chunk = in->chunk ? in->chunk : st_pipeline_chunk(e, in->count)};
     if (out->all_logits && flow.chunk > e->placement.out_rows)
         flow.chunk = e->placement.out_rows;
     e->logits_of = NULL;
@@ -476,68 +504,110 @@ enum strata_result st_session_eval(struct strata_session *s, const struct st_inp
     return STRATA_OK;
 }
 
-enum strata_result st_session_window(struct strata_session *s, const int32_t *ids, size_t n, float *wide,
-                                     struct strata_error *err)
+/* After a failure: the state of the sessions of a window is between two tokens. */
+static void forget_parts(struct strata_engine *e, const struct st_window_part *parts, size_t count)
 {
-    struct strata_engine *e = s->engine;
-    enum strata_result r = check_ids(e, ids, n, err);
-    if (!r)
-        r = st_session_ready(s, err);
-    if (r)
-        return r;
-    if (n < 1 || n > ST_HELD_ROWS || (n > 1 && !e->placement.hold))
-        return st_fail(err, STRATA_E_INTERNAL, "a window of %zu rows", n);
-    if (n > e->options.context - s->count)
-        return st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count, n,
-                       e->options.context);
-    memcpy(s->ids + s->count, ids, n * sizeof *ids);
-    struct st_input in = {.ids = ids, .count = n};
-    struct st_output out = {.all_logits = true, .wide = e->draft.wide ? e->draft.wide : wide};
-    /* A single row is always kept, so its state moves on at once. */
-    struct st_flow flow = {.session = s, .in = &in, .out = &out, .chunk = n, .hold = n > 1, .window = true};
-    size_t done = 0;
-    e->logits_of = NULL;
-    r = st_pipeline_run(e, &flow, &done, err);
-    if (r) {
-        st_engine_find_lost(e);
-        st_session_forget(s);
-        return r;
+    st_engine_find_lost(e);
+    for (size_t i = 0; i < count; i++) {
+        parts[i].session->held = 0;
+        st_session_forget(parts[i].session);
     }
-    s->held = (uint32_t)n;
-    if (wide && wide != out.wide)
-        memcpy(wide, out.wide, n * e->dims.wide * sizeof *wide);
+}
+
+static enum strata_result check_window(struct strata_engine *e, const struct st_window_part *parts, size_t count,
+                                       struct strata_error *err)
+{
+    size_t rows = rows_of_parts(parts, count);
+    enum strata_result r = STRATA_OK;
+    if (!rows || rows > ST_HELD_ROWS)
+        return st_fail(err, STRATA_E_INTERNAL, "a window of %zu rows", rows);
+    for (size_t i = 0; i < count && !r; i++) {
+        struct strata_session *s = parts[i].session;
+        size_t n = parts[i].n;
+        r = check_ids(e, parts[i].ids, n, err);
+        if (!r)
+            r = st_session_ready(s, err);
+        if (!r && (!n || (n > 1 && (!e->placement.hold || count > 1))))
+            r = st_fail(err, STRATA_E_INTERNAL, "a window with %zu rows of one of %zu sessions", n, count);
+        if (!r && n > e->options.context - s->count)
+            r = st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count, n,
+                        e->options.context);
+    }
     return r;
 }
 
-enum strata_result st_session_commit(struct strata_session *s, size_t keep, struct strata_error *err)
+enum strata_result st_engine_window(struct strata_engine *e, const struct st_window_part *parts, size_t count,
+                                    struct strata_error *err)
 {
-    struct strata_engine *e = s->engine;
-    struct st_input in = {.ids = s->ids + s->count, .count = keep};
-    enum strata_result r = STRATA_OK;
-    if (keep < 1 || keep > s->held)
-        return st_fail(err, STRATA_E_INTERNAL, "%zu of %u rows of a window to keep", keep, s->held);
-    if (s->held > 1) {
-        int begun = 0;
-        st_engine_fill_rows(s, &in, 0, keep);
-        e->rows.mode = ST_ROWS_COMMIT;
-        struct st_pass pass = {.part = ST_PART_TRUNK, .rows = &e->rows};
-        for (; begun < e->n_stages && !r; begun++)
-            r = e->stages[begun]->ops->begin(e->stages[begun], &pass, err);
-        for (int i = 0; i < e->n_stages && !r; i++)
-            r = e->stages[i]->ops->finish(e->stages[i], err);
-        for (int i = 0; i < begun && r; i++)
-            e->stages[i]->ops->drop(e->stages[i]);
+    enum strata_result r = check_window(e, parts, count, err);
+    if (r)
+        return r;
+    size_t rows = rows_of_parts(parts, count), done = 0, at = 0, width = e->dims.wide;
+    bool wide = false;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(parts[i].session->ids + parts[i].session->count, parts[i].ids, parts[i].n * sizeof *parts[i].ids);
+        wide = wide || parts[i].wide;
     }
-    s->held = 0;
+    struct st_input in = {.count = rows};
+    struct st_output out = {.all_logits = true, .wide = wide ? e->draft.wide : NULL};
+    /* A single row of a session is always kept, so its state moves on at once. */
+    struct st_flow flow = {.in = &in, .out = &out, .chunk = rows, .hold = rows > count, .parts = parts, .n_parts = count};
+    e->logits_of = NULL;
+    r = st_pipeline_run(e, &flow, &done, err);
     if (r) {
-        st_engine_find_lost(e);
-        st_session_forget(s);
+        forget_parts(e, parts, count);
         return r;
     }
-    hold(s, &in, keep);
-    e->logits += (keep - 1) * e->dims.vocabulary;
-    e->logits_of = s;
-    return STRATA_OK;
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].wide)
+            memcpy(parts[i].wide, e->draft.wide + at * width, parts[i].n * width * sizeof(float));
+        parts[i].session->held = (uint32_t)parts[i].n;
+        at += parts[i].n;
+    }
+    return r;
+}
+
+/* Moves recurrent state on by the held rows that stay. */
+static enum strata_result commit_rows(struct strata_engine *e, const struct st_window_part *parts, struct strata_error *err)
+{
+    struct st_input in = {.count = parts->keep};
+    struct st_pass pass = {.part = ST_PART_TRUNK, .rows = &e->rows};
+    enum strata_result r = STRATA_OK;
+    int begun = 0;
+    st_engine_fill_rows(parts->session, &in, 0, parts->keep);
+    e->rows.mode = ST_ROWS_COMMIT;
+    for (; begun < e->n_stages && !r; begun++)
+        r = e->stages[begun]->ops->begin(e->stages[begun], &pass, err);
+    for (int i = 0; i < e->n_stages && !r; i++)
+        r = e->stages[i]->ops->finish(e->stages[i], err);
+    for (int i = 0; i < begun && r; i++)
+        e->stages[i]->ops->drop(e->stages[i]);
+    return r;
+}
+
+enum strata_result st_engine_commit(struct strata_engine *e, const struct st_window_part *parts, size_t count,
+                                    struct strata_error *err)
+{
+    static const struct st_input plain;
+    enum strata_result r = STRATA_OK;
+    for (size_t i = 0; i < count; i++)
+        if (parts[i].keep < 1 || parts[i].keep > parts[i].session->held || parts[i].n != parts[i].session->held)
+            return st_fail(err, STRATA_E_INTERNAL, "%zu of %u rows of a window to keep", parts[i].keep, parts[i].session->held);
+    if (rows_of_parts(parts, count) > count)
+        r = commit_rows(e, parts, err);
+    if (r) {
+        forget_parts(e, parts, count);
+        return r;
+    }
+    for (size_t i = 0; i < count; i++) {
+        parts[i].session->held = 0;
+        hold(parts[i].session, &plain, parts[i].keep);
+    }
+    if (count == 1) {
+        e->logits += (parts->keep - 1) * e->dims.vocabulary;
+        e->logits_of = parts->session;
+    }
+    return r;
 }
 
 /* Where the stage takes n residuals from: a device takes what has waited from memory that it has page-locked. Those of a
@@ -566,7 +636,6 @@ static enum strata_result draft_pass(struct strata_session *s, const struct st_d
         text_axis(rows->axis + 3 * i, rows->pos[i]);
     }
     set_rows(e, n);
-    rows->n_out = 0;
     for (size_t i = all ? 0 : n - 1; i < n && d->logits && (all || last); i++)
         rows->out[rows->n_out++] = (int32_t)i;
     struct st_stage *stage = e->stages[e->n_stages - 1];

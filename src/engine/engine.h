@@ -97,7 +97,7 @@ struct strata_session {
     int32_t *ids; /* [context] */
     uint32_t count;
     bool unclear;      /* the recurrent state could not be cleared: that must come before the next pass */
-    uint32_t held;     /* rows of a window that were computed and wait for st_session_commit */
+    uint32_t held;     /* rows of a window that were computed and wait for st_engine_commit */
     struct st_spec *spec; /* NULL: no drafts */
     int32_t next_axis; /* rotary position of the next text token: count plus what images have taken off */
     struct st_checkpoint *point[ST_SESSION_POINTS]; /* ascending */
@@ -109,6 +109,7 @@ struct strata_session {
 struct st_input {
     const int32_t *ids; /* [count]; placeholders where embd is used */
     size_t count;
+    size_t chunk;            /* rows of a pass; 0: the engine's choice */
     const float *embd;       /* [count][hidden], rows with embd_row set are used */
     const uint8_t *embd_row; /* [count] */
     const int32_t *axis;     /* [count][3] */
@@ -134,13 +135,23 @@ enum strata_result st_engine_create(const struct strata_model *model, const stru
 enum strata_result st_session_eval(struct strata_session *s, const struct st_input *in, const struct st_output *out,
                                    struct strata_error *err);
 
-/* Computes n tokens (1 to ST_HELD_ROWS) behind those that the session holds, without holding them: e->logits then has the
- * logits of each, [n][vocabulary], and wide, unless NULL, what the last layer left of each, [n][wide]. Nothing but
- * st_session_commit may follow: the session then holds the first keep of them (1 to n), with the bits that it would have if they
- * had come one by one. A failure of either makes the session forget what it holds. */
-enum strata_result st_session_window(struct strata_session *s, const int32_t *ids, size_t n, float *wide,
-                                     struct strata_error *err);
-enum strata_result st_session_commit(struct strata_session *s, size_t keep, struct strata_error *err);
+/* What a window has of one session. */
+struct st_window_part {
+    struct strata_session *session;
+    const int32_t *ids; /* [n] */
+    size_t n;
+    float *wide; /* NULL, or [n][wide]: gets what the last layer left of each row */
+    size_t keep; /* rows that st_engine_commit keeps, 1 to n */
+};
+
+/* Computes a window: n tokens of each part's session behind those that it holds, without holding them; every session once, at most
+ * ST_HELD_ROWS rows together. e->logits then has the logits of all rows, [rows][vocabulary], in their order. Nothing but
+ * st_engine_commit of the same parts may follow: each session then holds the first keep of its rows, with the bits that it would
+ * have if they had come one by one and alone. A failure of either makes these sessions forget what they hold. */
+enum strata_result st_engine_window(struct strata_engine *e, const struct st_window_part *parts, size_t count,
+                                    struct strata_error *err);
+enum strata_result st_engine_commit(struct strata_engine *e, const struct st_window_part *parts, size_t count,
+                                    struct strata_error *err);
 
 /* Draft rows first .. first + count - 1 of the session's draft state: row i pairs the trunk's residual at position i (wide)
  * with ids[i], the token after it. logits [count][vocabulary] and wide_out [count][wide] may be NULL. */
@@ -188,8 +199,10 @@ void st_session_forget(struct strata_session *s);
 /* Before a pass or a copy of state: the engine is ready, and what the session forgot is cleared. */
 enum strata_result st_session_ready(struct strata_session *s, struct strata_error *err);
 
-/* Fills the engine's rows with tokens [from, from + n) of an evaluation that begins behind what the session holds. No logits. */
+/* Fills the engine's rows with tokens [from, from + n) of an evaluation that begins behind what the session holds, or with those
+ * of a window's parts. No logits. */
 void st_engine_fill_rows(struct strata_session *s, const struct st_input *in, size_t from, size_t n);
+void st_engine_fill_window(struct strata_engine *e, const struct st_window_part *parts, size_t count);
 
 /* An engine with a plan and nothing else, for showing it; freed with strata_engine_free. */
 enum strata_result st_engine_plan_only(const struct strata_model *model, const struct strata_engine_options *options,

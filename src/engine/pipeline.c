@@ -119,11 +119,25 @@ static bool wants_logits(const struct run *p, size_t chunk)
     return p->flow->out->all_logits || (chunk + 1) * p->flow->chunk >= p->flow->in->count;
 }
 
+/* Whether the draft layer follows chunk by chunk. Of a window whoever asks for it keeps the residuals. */
+static bool follows(const struct run *p)
+{
+    return !p->flow->parts && p->flow->session->spec;
+}
+
+static void fill_rows(const struct run *p, size_t chunk)
+{
+    if (p->flow->parts)
+        st_engine_fill_window(p->e, p->flow->parts, p->flow->n_parts);
+    else
+        st_engine_fill_rows(p->flow->session, p->flow->in, chunk * p->flow->chunk, rows_of(p, chunk));
+}
+
 /* Where the last stage leaves the residual of a chunk that begins with token first of the evaluation; NULL: nowhere. */
 static float *wide_of(const struct run *p, size_t first)
 {
     const struct st_output *out = p->flow->out;
-    return out->wide ? out->wide + first * p->e->dims.wide : p->flow->session->spec ? p->e->draft.wide : NULL;
+    return out->wide ? out->wide + first * p->e->dims.wide : follows(p) ? p->e->draft.wide : NULL;
 }
 
 /* A chunk has left the last stage. */
@@ -141,7 +155,7 @@ static enum strata_result leave(struct run *p, size_t chunk, struct strata_error
     }
     struct strata_session *s = p->flow->session;
     enum strata_result r = STRATA_OK;
-    if (s->spec && !p->flow->window)
+    if (follows(p))
         r = st_spec_follow(s, s->count + (uint32_t)first, n, wide_of(p, first), s->count + (uint32_t)p->flow->in->count, err);
     /* Chunks under way go through to the end, so that all stages agree on what they hold. */
     if (out->chunk_done && !out->chunk_done(out->user, p->done) && p->chunks > p->begun[0])
@@ -170,7 +184,7 @@ static enum strata_result ask_ngram(struct run *p, size_t chunk, struct strata_e
     if (!e->ngram_io || p->asked > chunk || chunk >= p->chunks)
         return STRATA_OK;
     p->asked = chunk + 1;
-    st_engine_fill_rows(p->flow->session, p->flow->in, chunk * p->flow->chunk, rows_of(p, chunk));
+    fill_rows(p, chunk);
     const struct st_rows *rows = &e->rows;
     uint32_t heads = e->ngram.hash->heads;
     for (size_t i = 0; i < (size_t)rows->n; i++)
@@ -189,7 +203,7 @@ static enum strata_result give(struct run *p, int stage, size_t chunk, struct st
     enum strata_result r = ngram ? ask_ngram(p, chunk, err) : STRATA_OK;
     if (r)
         return r;
-    st_engine_fill_rows(p->flow->session, p->flow->in, first, n);
+    fill_rows(p, chunk);
     struct st_rows *rows = &e->rows;
     rows->mode = p->flow->hold ? ST_ROWS_HOLD : ST_ROWS_ADVANCE;
     for (size_t i = out->all_logits ? 0 : n - 1; i < n && wants_logits(p, chunk); i++)
@@ -215,7 +229,7 @@ static enum strata_result advance(struct run *p, int stage, size_t chunk, struct
 {
     int stages = p->e->n_stages;
     /* Where the last stage leaves logits or residuals of every chunk, it has one chunk at a time. */
-    bool alone = p->flow->out->all_logits || p->flow->session->spec;
+    bool alone = p->flow->out->all_logits || follows(p);
     size_t free_after = chunk < ST_STAGE_PASSES ? 0 : chunk + 1 - ST_STAGE_PASSES;
     enum strata_result r = stage > 0 ? finish_to(p, stage - 1, chunk + 1, err) : STRATA_OK;
     if (!r && stage + 1 < stages)

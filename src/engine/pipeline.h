@@ -5,14 +5,15 @@
 
 #include "engine/engine.h"
 
-/* One evaluation of a session: count tokens behind those it holds. */
+/* One evaluation of a session: count tokens behind those it holds. Or a window: rows of several sessions, in one chunk. */
 struct st_flow {
     struct strata_session *session;
-    const struct st_input *in; /* its ids lie in the session already */
+    const struct st_input *in; /* its ids lie in the session already; of a window nothing but the count */
     const struct st_output *out;
     size_t chunk; /* rows of a chunk; the last one has what is left */
-    bool window;  /* the only chunk is a window of an answer: whoever asks for it keeps its residuals */
-    bool hold;    /* and its rows are held, not taken (enum st_rows_mode) */
+    const struct st_window_part *parts; /* NULL: no window */
+    size_t n_parts;
+    bool hold;    /* a window's rows are held, not taken (enum st_rows_mode) */
 };
 
 /* Bytes of one buffer between stages: the residual of a pass, in whole pages. */

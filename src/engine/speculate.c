@@ -303,7 +303,7 @@ static enum strata_result guess(struct strata_session *s, int32_t next, size_t m
     }
     if (spec->layer)
         can[ST_GUESS_LAYER] = most;
-    w->guess = spec->always.asked ? spec->always : st_adapt_choose(&spec->adapt, can);
+    w->guess = spec->always.asked ? spec->always : st_adapt_choose(&spec->adapt, can, w->others);
     if (w->guess.asked > can[w->guess.source])
         w->guess.asked = can[w->guess.source];
     enum strata_result r = STRATA_OK;
@@ -317,36 +317,30 @@ static enum strata_result guess(struct strata_session *s, int32_t next, size_t m
     return r;
 }
 
-enum strata_result st_spec_window(struct strata_session *s, int32_t next, size_t most, struct st_window *w,
-                                  struct strata_error *err)
+enum strata_result st_spec_guess(struct strata_session *s, int32_t next, size_t most, size_t others, struct st_window *w,
+                                 struct strata_error *err)
 {
-    struct st_spec *spec = s->spec;
-    size_t drafts = spec ? s->engine->options.drafts : 0;
-    enum strata_result r = STRATA_OK;
+    size_t drafts = s->spec ? s->engine->options.drafts : 0;
     double begun = now();
-    *w = (struct st_window){.ids = {next}, .n = 1};
+    *w = (struct st_window){.ids = {next}, .n = 1, .others = others};
     drafts = drafts < most - 1 ? drafts : most - 1;
-    if (drafts)
-        r = guess(s, next, drafts, w, err);
-    double guessed = now();
-    if (!r)
-        r = st_session_window(s, w->ids, w->n, spec ? spec->window : NULL, err);
-    w->guessing = guessed - begun;
-    w->computing = now() - guessed;
+    enum strata_result r = drafts ? guess(s, next, drafts, w, err) : STRATA_OK;
+    w->guessing = now() - begun;
     return r;
 }
 
-enum strata_result st_spec_commit(struct strata_session *s, const struct st_window *w, size_t keep, bool ended,
-                                  struct strata_error *err)
+float *st_spec_wide(const struct strata_session *s)
+{
+    return s->spec ? s->spec->window : NULL;
+}
+
+enum strata_result st_spec_learn(struct strata_session *s, const struct st_window *w, size_t keep, bool ended,
+                                 double seconds, struct strata_error *err)
 {
     struct st_spec *spec = s->spec;
-    uint32_t first = s->count;
-    double begun = now();
-    enum strata_result r = st_session_commit(s, keep, err);
-    if (r || !spec)
-        return r;
+    if (!spec)
+        return STRATA_OK;
     /* Picking and showing is not part of it: it takes as long for each token, whatever the windows. */
-    st_adapt_learn(&spec->adapt, w->guess, keep < w->n && !ended ? keep : keep - 1, keep - 1, w->guessing,
-                   w->computing + now() - begun);
-    return st_spec_follow(s, first, keep, spec->window, s->count, err);
+    st_adapt_learn(&spec->adapt, w->guess, w->others, keep < w->n && !ended ? keep : keep - 1, keep - 1, w->guessing, seconds);
+    return st_spec_follow(s, s->count - (uint32_t)keep, keep, spec->window, s->count, err);
 }

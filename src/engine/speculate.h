@@ -43,20 +43,22 @@ enum strata_result st_spec_settle(struct strata_session *s, struct strata_error 
 enum strata_result st_spec_follow(struct strata_session *s, uint32_t first, size_t n, const float *wide, uint32_t known,
                                   struct strata_error *err);
 
-/* A window of an answer. */
+/* What a window has of an answer. */
 struct st_window {
     int32_t ids[ST_HELD_ROWS]; /* the token that was picked last, then guesses */
-    size_t n;
+    size_t n, others;          /* rows, and those of other sessions in the same pass */
     struct st_guess guess;
-    double guessing, computing; /* seconds */
+    double guessing; /* seconds */
 };
 
-/* Fills in a window that begins with next and has up to most rows (at least 1), and computes it (st_session_window). */
-enum strata_result st_spec_window(struct strata_session *s, int32_t next, size_t most, struct st_window *w,
-                                  struct strata_error *err);
-/* Commits the first keep rows, and learns: the guesses among them were right, the one after them was wrong or, with
- * ended, not looked at. */
-enum strata_result st_spec_commit(struct strata_session *s, const struct st_window *w, size_t keep, bool ended,
-                                  struct strata_error *err);
+/* Fills in what begins with next and has up to most rows (at least 1). others: rows of other sessions in the pass. */
+enum strata_result st_spec_guess(struct strata_session *s, int32_t next, size_t most, size_t others, struct st_window *w,
+                                 struct strata_error *err);
+/* Where st_engine_window leaves the residuals of such rows (st_window_part.wide). */
+float *st_spec_wide(const struct strata_session *s);
+/* Behind st_engine_commit of the first keep rows: the guesses among them were right, the one after them was wrong or, with
+ * ended, not looked at. seconds: of the window and its commit. */
+enum strata_result st_spec_learn(struct strata_session *s, const struct st_window *w, size_t keep, bool ended,
+                                 double seconds, struct strata_error *err);
 
 #endif

@@ -62,6 +62,17 @@ static void one_by_one(struct strata_session *s, size_t from, size_t n, float *l
     }
 }
 
+/* Windows of one session. */
+static enum strata_result window(struct strata_session *s, const int32_t *ids, size_t n, struct strata_error *err)
+{
+    return st_engine_window(s->engine, &(struct st_window_part){.session = s, .ids = ids, .n = n}, 1, err);
+}
+
+static enum strata_result commit(struct strata_session *s, size_t keep, struct strata_error *err)
+{
+    return st_engine_commit(s->engine, &(struct st_window_part){.session = s, .n = s->held, .keep = keep}, 1, err);
+}
+
 static void windows_keep_what_they_are_told(const char *devices)
 {
     enum { TURNS = 12, AFTER = 3 };
@@ -80,9 +91,9 @@ static void windows_keep_what_they_are_told(const char *devices)
         for (size_t i = 0; i < n; i++)
             ids[i] = i < keep ? id_at(at + i) : 599 - id_at(at + i); /* those that are taken back are others */
         one_by_one(plain, at, keep, want);
-        assert_ok(st_session_window(s, ids, n, NULL, &err), &err);
+        assert_ok(window(s, ids, n, &err), &err);
         assert_memory_equal(e->logits, want, keep * vocabulary * sizeof *want);
-        assert_ok(st_session_commit(s, keep, &err), &err);
+        assert_ok(commit(s, keep, &err), &err);
         at += keep;
     }
     for (size_t i = 0; i < AFTER; i++) {
@@ -122,20 +133,20 @@ static void windows_out_of_range_are_refused_and_change_nothing(void **state)
     struct strata_engine *e = open_engine(f.tiny, "cpu", NULL, 0);
     struct strata_session *s = open_session(e);
     int32_t ids[ST_HELD_ROWS + 1] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-    assert_int_equal(st_session_window(s, ids, 2, NULL, &err), STRATA_E_INTERNAL); /* no room for held rows */
-    assert_int_equal(st_session_window(s, ids, 0, NULL, &err), STRATA_E_INTERNAL);
-    assert_int_equal(st_session_commit(s, 1, &err), STRATA_E_INTERNAL);
-    assert_ok(st_session_window(s, ids, 1, NULL, &err), &err);
-    assert_int_equal(st_session_commit(s, 2, &err), STRATA_E_INTERNAL);
-    assert_ok(st_session_commit(s, 1, &err), &err);
+    assert_int_equal(window(s, ids, 2, &err), STRATA_E_INTERNAL); /* no room for held rows */
+    assert_int_equal(window(s, ids, 0, &err), STRATA_E_INTERNAL);
+    assert_int_equal(commit(s, 1, &err), STRATA_E_INTERNAL);
+    assert_ok(window(s, ids, 1, &err), &err);
+    assert_int_equal(commit(s, 2, &err), STRATA_E_INTERNAL);
+    assert_ok(commit(s, 1, &err), &err);
     assert_int_equal(strata_session_tokens(s, NULL), 1);
     strata_session_free(s);
     strata_engine_free(e);
     e = open_engine(f.tiny, "cpu", NULL, 7);
     s = open_session(e);
-    assert_int_equal(st_session_window(s, ids, ST_HELD_ROWS + 1, NULL, &err), STRATA_E_INTERNAL);
+    assert_int_equal(window(s, ids, ST_HELD_ROWS + 1, &err), STRATA_E_INTERNAL);
     ids[1] = -1;
-    assert_int_equal(st_session_window(s, ids, 2, NULL, &err), STRATA_E_ARGUMENT);
+    assert_int_equal(window(s, ids, 2, &err), STRATA_E_ARGUMENT);
     assert_int_equal(strata_session_tokens(s, NULL), 0);
     strata_session_free(s);
     strata_engine_free(e);

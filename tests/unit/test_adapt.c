@@ -16,12 +16,12 @@ static double run(struct st_adapt *a, const struct machine *m, size_t passes, si
     *guesses = 0;
     for (size_t i = 0; i < passes; i++) {
         size_t most[ST_GUESS_SOURCES] = {[ST_GUESS_LAYER] = text ? 0 : ST_GUESSES_MAX, [ST_GUESS_TEXT_LONG] = text};
-        struct st_guess g = st_adapt_choose(a, most);
+        struct st_guess g = st_adapt_choose(a, most, 0);
         size_t right = g.count < m->right ? g.count : m->right;
         double guessing = g.source == ST_GUESS_LAYER ? (double)g.count * m->draft : 0;
         double pass = m->pass + m->row * (double)g.count;
         assert_true(g.count <= most[g.source]);
-        st_adapt_learn(a, g, right < g.count ? right + 1 : right, right, guessing, pass);
+        st_adapt_learn(a, g, 0, right < g.count ? right + 1 : right, right, guessing, pass);
         if (i >= passes / 2) {
             seconds += guessing + pass;
             tokens += 1 + (double)right;
@@ -88,9 +88,9 @@ static void nothing_is_guessed_where_nobody_can(void **state)
     st_adapt_init(&a);
     for (int i = 0; i < 1000; i++) {
         const size_t most[ST_GUESS_SOURCES] = {0};
-        struct st_guess g = st_adapt_choose(&a, most);
+        struct st_guess g = st_adapt_choose(&a, most, 0);
         assert_int_equal(g.count, 0);
-        st_adapt_learn(&a, g, 0, 0, 0, 1e-3);
+        st_adapt_learn(&a, g, 0, 0, 0, 0, 1e-3);
     }
 }
 
