@@ -85,9 +85,11 @@ static enum strata_result bench_dense(const struct prompts *p, int type, uint32_
                             .stride = floats ? n * 4 : st_gpu_act_stride(info->act, n),
                             .ldy = rows,
                             .total = p->rows,
-                            .units = p->dev->info.units};
-    struct st_gpu_launch l[2];
+                            .units = p->dev->info.units,
+                            .folded = (p->dev->info.features & ST_FEATURE_FOLDED) != 0};
+    struct st_gpu_launch l[ST_GPU_OPENED_LAUNCHES];
     uint32_t row = 0;
+    int count = 1;
     double us = 0;
     char shape[40];
     snprintf(shape, sizeof shape, "[%u x %u]", rows, n);
@@ -97,10 +99,10 @@ static enum strata_result bench_dense(const struct prompts *p, int type, uint32_
     /* Opening the weights is part of the time. */
     const bool wide = st_gpu_gemm_wide(&a) && st_gpu_gemm_opened_bytes(&a) <= p->opened_bytes;
     enum strata_result r = floats ? st_gpu_gemm_floats(&a, l, err)
-                           : wide ? st_gpu_gemm_opened(&a, p->opened, &row, l, err)
+                           : wide ? st_gpu_gemm_opened(&a, p->opened, &row, l, &count, err)
                                   : st_gpu_gemm(&a, l, err);
     if (r == STRATA_OK)
-        r = time_launches(p, l, wide ? 2 : 1, &us, err);
+        r = time_launches(p, l, count, &us, err);
     if (r == STRATA_OK)
         print_line(p, "prompt", type, shape, us, 2.0 * rows * n * p->rows, !floats);
     return r;
@@ -205,7 +207,7 @@ enum strata_result st_device_bench_prompts(struct st_device *dev, st_addr weight
     p.rows = slow ? 64 : 2048;
     p.x_bytes = slow ? 4 << 20 : 96 << 20;
     p.y_bytes = slow ? 4 << 20 : 256 << 20;
-    p.opened_bytes = slow ? 1 << 20 : 64 << 20;
+    p.opened_bytes = slow ? 1 << 20 : 96 << 20;
     if (r != STRATA_OK || free_bytes / 2 < p.x_bytes + p.y_bytes || dev->info.max_allocation < p.y_bytes)
         return r;
     if (r == STRATA_OK)

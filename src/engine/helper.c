@@ -74,7 +74,7 @@ static uint64_t place_device(struct st_helper *h, const struct st_expert_set *se
                         a->width, act_bytes);
     h->a.o = st_bump_take(&b, entries * a->hidden, sizeof(float));
     const struct st_command c = {.op = ST_OP_experts, .u.experts = *a};
-    h->target.scratch_bytes = st_gpu_scratch(&c, ST_GPU_WINDOW, 1);
+    h->target.scratch_bytes = st_gpu_scratch(&c, ST_GPU_WINDOW, &h->target);
     h->target.scratch = (st_addr)(uintptr_t)st_bump_take(&b, h->target.scratch_bytes, 1);
     /* factors of results, of types that have some */
     for (uint32_t k = 0; k < set->count; k++)
@@ -217,7 +217,7 @@ enum strata_result st_helper_open(const struct st_helper_config *c, struct st_he
     h->used = c->shape->used;
     h->hidden = c->shape->hidden;
     h->width = c->shape->width;
-    h->target = (struct st_gpu_target){.lanes = c->dev->info.lanes, .units = c->dev->info.units};
+    h->target = st_gpu_target_of(&c->dev->info);
     enum strata_result r = t->event_create(c->dev->rt, false, &h->done, err);
     if (!r)
         r = t->event_create(c->dev->rt, false, &h->copied, err);

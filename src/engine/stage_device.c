@@ -542,24 +542,24 @@ static enum strata_result place_programs(struct st_stage *s, const struct st_row
     return r;
 }
 
-static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, uint32_t units)
+static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, const struct st_gpu_target *t)
 {
     uint64_t most = 0;
     for (size_t i = 0; i < p->n_commands; i++) {
-        uint64_t bytes = st_gpu_scratch(&p->commands[i], rows, units);
+        uint64_t bytes = st_gpu_scratch(&p->commands[i], rows, t);
         most = bytes > most ? bytes : most;
     }
     return (most + 15) / 16 * 16; /* its last part begins at such a multiple */
 }
 
-/* Bytes of the placed programs' stage on a device with that many units. */
-static enum strata_result size_parts(struct device_stage *d, uint32_t units, struct st_stage_size *out,
+/* Bytes of the placed programs' stage on such a device. */
+static enum strata_result size_parts(struct device_stage *d, const struct st_gpu_target *t, struct st_stage_size *out,
                                      struct strata_error *err)
 {
     struct st_stage *s = &d->base;
     uint64_t rows, n = s->placement.rows;
-    uint64_t trunk = scratch_bytes(&s->trunk, s->placement.rows, units);
-    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, units);
+    uint64_t trunk = scratch_bytes(&s->trunk, s->placement.rows, t);
+    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, t);
     place_rows(d, n, &rows);
     *out = (struct st_stage_size){.weights = s->weight_bytes,
                                   .slots = d->slot_bytes,
@@ -588,7 +588,7 @@ static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct
 {
     const struct st_stage *s = &d->base;
     struct st_stage_size size;
-    enum strata_result r = size_parts(d, d->dev->info.units, &size, err);
+    enum strata_result r = size_parts(d, &d->target, &size, err);
     if (r)
         return r;
     d->at = (struct st_device_layout){.slots = st_stage_align(size.weights), .total = size.total};
@@ -667,8 +667,6 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
         r = place_programs(s, &d->rows, (uint8_t *)(uintptr_t)(d->memory + d->at.state),
                            (uint8_t *)(uintptr_t)(d->memory + d->at.buffers), err);
     d->target.scratch = d->memory + d->at.scratch;
-    d->target.lanes = d->dev->info.lanes;
-    d->target.units = d->dev->info.units;
     if (!r && d->cached)
         r = st_device_experts_open(d, c, err);
     return r ? r : st_wait(d->dev, d->dev->copy, err);
@@ -700,6 +698,7 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
     snprintf(s->name, sizeof s->name, "%s", dev->name);
     take_config(d, c);
     d->dev = dev;
+    d->target = st_gpu_target_of(&dev->info);
     enum strata_result r = open_parts(d, c, limit, err);
     if (r) {
         device_close(s);
@@ -743,7 +742,7 @@ static void set_counts(const struct st_stage *s, struct st_rows *rows, uint32_t 
 enum strata_result st_stage_device_needs(const struct st_stage_config *c, const struct st_device_info *info, bool *needed,
                                          struct strata_error *err)
 {
-    const struct st_gpu_target target = {.lanes = info->lanes, .units = info->units};
+    const struct st_gpu_target target = st_gpu_target_of(info);
     struct device_stage d = {0};
     struct st_stage *s = &d.base;
     take_config(&d, c);
@@ -793,7 +792,7 @@ static enum strata_result size_experts(struct device_stage *d, const struct st_s
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
                                         struct st_stage_size *out, struct strata_error *err)
 {
-    const struct st_gpu_target target = {.lanes = info->lanes, .units = info->units};
+    const struct st_gpu_target target = st_gpu_target_of(info);
     /* Nothing is at this address; absent weights are told from present ones by NULL. */
     struct device_stage d = {.memory = ST_STAGE_ALIGN};
     struct st_stage *s = &d.base;
@@ -808,7 +807,7 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
     if (!r && d.cached)
         r = size_experts(&d, c, &experts, err);
     if (!r)
-        r = size_parts(&d, info->units, out, err);
+        r = size_parts(&d, &target, out, err);
     out->hit = experts.hit;
     out->arena = experts.arena;
     out->in_file = experts.in_file;

@@ -47,7 +47,7 @@ bool st_gpu_gemm_opens(enum st_gpu_kernel kernel)
     for (int t = 0; t < ST_TYPE_COUNT; t++)
         if (served(t) && kernels[t].open == kernel)
             return true;
-    return false;
+    return kernel == ST_GPU_FOLD_ROWS;
 }
 
 bool st_gpu_gemm_is_wide(enum st_gpu_kernel kernel)
@@ -102,42 +102,80 @@ bool st_gpu_gemm_wide(const struct st_gpu_gemm *a)
     return served(a->type) && !a->up && a->total > ST_GEMM_FEW && tiles >= (a->units ? a->units : DEFAULT_UNITS);
 }
 
-/* Bytes of ST_GEMM_OUT opened weight rows. */
+/* Whether its weights are folded, not just opened. */
+static bool folds(const struct st_gpu_gemm *a)
+{
+    return a->folded && kinds[kernels[a->type].kind].large;
+}
+
+/* Bytes of ST_GEMM_OUT opened weight rows, and of the activation rows in front of all of them. */
 static uint64_t opened_tile(const struct st_gpu_gemm *a)
 {
     const struct kind_info *k = &kinds[kernels[a->type].kind];
     const uint64_t steps = (a->n + 63) / 64;
-    return ST_OPENED_AT(steps, k->halves, !k->large && k->minima, k->large, k->minima);
+    return folds(a) ? (uint64_t)(a->n / 256) * ST_FOLD_BLOCK(k->minima)
+                    : ST_OPENED_AT(steps, k->halves, !k->large && k->minima, k->large, k->minima);
+}
+
+static uint64_t folded_rows(const struct st_gpu_gemm *a)
+{
+    return folds(a) ? ST_FOLD_X(a->n, a->total, kinds[kernels[a->type].kind].minima) : 0;
+}
+
+/* Weight rows that are opened at once, in tiles. */
+static uint32_t tiles_at_once(const struct st_gpu_gemm *a)
+{
+    enum { MOST = 32 << 20, MOST_FOLDED = 64 << 20 }; /* what a second-level cache may still hold when it is read again */
+    const uint64_t tiles = divide_up(a->rows, ST_GEMM_OUT), most = (folds(a) ? MOST_FOLDED : MOST) / opened_tile(a);
+    return (uint32_t)(tiles <= most ? tiles : most > 0 ? most : 1);
 }
 
 uint64_t st_gpu_gemm_opened_bytes(const struct st_gpu_gemm *a)
 {
-    enum { MOST = 32 << 20 }; /* what a second-level cache may still hold when it is read again */
-    if (!st_gpu_gemm_wide(a))
-        return 0;
-    const uint64_t tile = opened_tile(a), all = divide_up(a->rows, ST_GEMM_OUT) * tile;
-    return all <= MOST ? all : MOST / tile > 0 ? MOST / tile * tile : tile;
+    return st_gpu_gemm_wide(a) ? folded_rows(a) + tiles_at_once(a) * opened_tile(a) : 0;
 }
 
-enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row, struct st_gpu_launch out[2],
-                                      struct strata_error *err)
+/* Activation rows in the form for folded weights. */
+static void fold_rows(const struct st_gpu_gemm *a, st_addr to, struct st_gpu_launch *out)
+{
+    const uint32_t strips = divide_up(a->total, ST_FOLD_ROWS) * (ST_FOLD_ROWS / 64);
+    *out = (struct st_gpu_launch){.kernel = ST_GPU_FOLD_ROWS, .grid = {a->n / 256, strips, 1}};
+    out->args[0].p = to;
+    out->args[1].p = a->x;
+    out->args[2].i = a->n;
+    out->args[3].i = a->total;
+    out->args[4].i = a->stride;
+    out->args[5].i = kinds[kernels[a->type].kind].minima;
+}
+
+enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row,
+                                      struct st_gpu_launch out[ST_GPU_OPENED_LAUNCHES], int *count, struct strata_error *err)
 {
     const uint32_t y = divide_up(a->total, ST_GEMM_WIDE);
     enum strata_result r = check(a, y, err);
+    *count = 0;
     if (r || !st_gpu_gemm_wide(a))
         return r ? r : st_fail(err, STRATA_E_ARGUMENT, "prompt products: %u rows are too few to open weights for", a->total);
-    const uint32_t most = (uint32_t)(st_gpu_gemm_opened_bytes(a) / opened_tile(a)) * ST_GEMM_OUT, left = a->rows - *row;
+    const uint32_t most = tiles_at_once(a) * ST_GEMM_OUT, left = a->rows - *row;
     const uint32_t rows = left < most ? left : most, tiles = divide_up(rows, ST_GEMM_OUT);
     const st_addr w = a->w + (uint64_t)*row * row_bytes(a);
-    out[0] = (struct st_gpu_launch){.kernel = kernels[a->type].open, .grid = {divide_up(a->n, 256), tiles, 1}};
-    out[1] = (struct st_gpu_launch){.kernel = kinds[kernels[a->type].kind].kernel, .grid = {tiles, y, 1}};
-    union st_arg *arg = out[0].args;
-    arg[0].p = opened;
+    if (folds(a) && *row == 0)
+        fold_rows(a, opened, &out[(*count)++]);
+    struct st_gpu_launch *open = &out[(*count)++], *multiply = &out[(*count)++];
+    *open = (struct st_gpu_launch){.kernel = kernels[a->type].open, .grid = {divide_up(a->n, 256), tiles, 1}};
+    *multiply = (struct st_gpu_launch){.kernel = kinds[kernels[a->type].kind].kernel, .grid = {tiles, y, 1}};
+    if (folds(a)) { /* groups take tiles one after the other */
+        const uint32_t all = tiles * divide_up(a->total, ST_FOLD_ROWS), units = a->units ? a->units : DEFAULT_UNITS;
+        multiply->grid[0] = all < units ? all : units;
+        multiply->grid[1] = 1;
+    }
+    union st_arg *arg = open->args;
+    arg[0].p = opened + folded_rows(a);
     arg[1].p = w;
     arg[2].i = a->n;
     arg[3].i = rows;
     arg[4].i = row_bytes(a);
-    arg = out[1].args;
+    arg = multiply->args;
     arg[0].p = a->y + (uint64_t)*row * 4;
     arg[1].p = opened;
     arg[2].p = a->x;

@@ -24,6 +24,7 @@ struct st_gpu_gemm {
     uint32_t expert_bytes;     /* as in struct st_gpu_rows */
     st_addr places;            /* likewise */
     uint32_t units;            /* of the device (struct st_device_info), 0 when they are not known */
+    bool folded;               /* its kernels fold weights (ST_FEATURE_FOLDED): large products of types of 256 elements */
 };
 
 /* One launch, in which every group opens the weights that it needs. STRATA_E_UNSUPPORTED when the type or the shape has no kernel. */
@@ -33,12 +34,13 @@ enum strata_result st_gpu_gemm(const struct st_gpu_gemm *a, struct st_gpu_launch
  * Results do not depend on it. */
 bool st_gpu_gemm_wide(const struct st_gpu_gemm *a);
 /* Bytes of memory that such a product wants for opened weights, 0 when it is none; at most a fixed size, or what
- * ST_GEMM_OUT weight rows take. */
+ * ST_GEMM_OUT weight rows take. Folded: for the activation rows as well. */
 uint64_t st_gpu_gemm_opened_bytes(const struct st_gpu_gemm *a);
-/* Two launches that compute the outputs of weight rows *row and following: opened (st_gpu_gemm_opened_bytes, a multiple of 16)
- * is filled, then read. *row becomes the first row that is left, a->rows at the end. */
-enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row, struct st_gpu_launch out[2],
-                                      struct strata_error *err);
+/* The launches, *count of them, that compute the outputs of weight rows *row and following: opened (st_gpu_gemm_opened_bytes, a
+ * multiple of 16) is filled, then read. *row is 0 at first and becomes the first row that is left, a->rows at the end. */
+enum { ST_GPU_OPENED_LAUNCHES = 3 };
+enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row,
+                                      struct st_gpu_launch out[ST_GPU_OPENED_LAUNCHES], int *count, struct strata_error *err);
 
 /* How many tiles of 16 bytes so many entries of so many experts can make. */
 uint32_t st_gpu_gemm_tile_bound(uint32_t entries, uint32_t experts);
@@ -55,7 +57,7 @@ uint64_t st_gpu_tile_peak(st_addr to, uint32_t groups, uint32_t rounds, uint32_t
 
 /* The type that a kernel of st_gpu_gemm multiplies, -1 for a kernel of another family; *pair: with up. */
 int st_gpu_gemm_type(enum st_gpu_kernel kernel, bool *pair);
-/* Kernels of st_gpu_gemm_opened: the first, and the second. */
+/* Kernels of st_gpu_gemm_opened: those that only prepare, and the one that multiplies. */
 bool st_gpu_gemm_opens(enum st_gpu_kernel kernel);
 bool st_gpu_gemm_is_wide(enum st_gpu_kernel kernel);
 

@@ -32,7 +32,8 @@
 ST_GPU_LOWERED(ST_GPU_LOWER_DECLARE)
 #undef ST_GPU_LOWER_DECLARE
 
-#define ST_GPU_SCRATCH_DECLARE(name) uint64_t st_gpu_scratch_##name(const struct st_##name *a, uint32_t rows, uint32_t units);
+#define ST_GPU_SCRATCH_DECLARE(name)                                                                                      \
+    uint64_t st_gpu_scratch_##name(const struct st_##name *a, uint32_t rows, const struct st_gpu_target *t);
 ST_GPU_WITH_SCRATCH(ST_GPU_SCRATCH_DECLARE)
 #undef ST_GPU_SCRATCH_DECLARE
 

@@ -317,9 +317,9 @@ static uint32_t spans_of(const struct st_rows *rows)
 }
 
 /* The gates: see kernel/gpu/gdn.cl. */
-uint64_t st_gpu_scratch_gdn(const struct st_gdn *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_gdn(const struct st_gdn *a, uint32_t rows, const struct st_gpu_target *t)
 {
-    (void)units;
+    (void)t;
     return (uint64_t)rows * a->value_heads * 16;
 }
 
@@ -430,9 +430,9 @@ static uint64_t acc_bytes(const struct st_qsa *a, uint32_t rows)
 
 /* Scratch of attention: block scores; after them, in the same place, a window's sums of values and softmax states of
  * its splits. */
-uint64_t st_gpu_scratch_qsa(const struct st_qsa *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_qsa(const struct st_qsa *a, uint32_t rows, const struct st_gpu_target *t)
 {
-    (void)units;
+    (void)t;
     uint32_t window = rows < ST_GPU_WINDOW ? rows : ST_GPU_WINDOW;
     uint64_t bytes = acc_bytes(a, window) + (uint64_t)window * a->heads * splits_of(a, window) * 8;
     uint64_t scores = a->ratio ? (uint64_t)scored_rows(a, rows) * (a->context / a->ratio) * 4 : 0;

@@ -99,22 +99,23 @@ static struct st_gpu_gemm gemm_of(const struct input *in, const struct st_weight
                                 .ldy = ldy,
                                 .total = in->rows,
                                 .scales = w->scale ? st_gpu_at(w->scale) : 0,
-                                .units = t->units};
+                                .units = t->units,
+                                .folded = t->folded};
 }
 
 /* Opened weights lie in the last part of the scratch, so that a command's own share, which begins at its start, need not know of
  * them. Bytes of w for so many rows, a multiple of 16. */
-static uint64_t opened_bytes(const struct st_weight *w, uint32_t rows, uint32_t units)
+static uint64_t opened_bytes(const struct st_weight *w, uint32_t rows, const struct st_gpu_target *t)
 {
-    const struct st_gpu_gemm a = {.type = w->type, .n = w->cols, .rows = w->rows, .total = rows, .units = units};
+    const struct st_gpu_gemm a = {.type = w->type, .n = w->cols, .rows = w->rows, .total = rows, .units = t->units, .folded = t->folded};
     return rows > ST_GPU_WINDOW && w->act != ST_ACT_F32 ? (st_gpu_gemm_opened_bytes(&a) + 15) / 16 * 16 : 0;
 }
 
-static uint64_t most_opened(const struct st_weight *const *w, int count, uint32_t rows, uint32_t units)
+static uint64_t most_opened(const struct st_weight *const *w, int count, uint32_t rows, const struct st_gpu_target *t)
 {
     uint64_t most = 0;
     for (int i = 0; i < count; i++) {
-        const uint64_t bytes = w[i] ? opened_bytes(w[i], rows, units) : 0;
+        const uint64_t bytes = w[i] ? opened_bytes(w[i], rows, t) : 0;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -134,10 +135,11 @@ static enum strata_result by_opening(const struct input *in, const struct job *j
     *served = by_matrix_units(job->w, in->rows) && !job->finish && st_gpu_gemm_wide(&a);
     enum strata_result r = STRATA_OK;
     for (uint32_t row = 0; *served && row < job->w->rows && !r;) {
-        struct st_gpu_launch both[2];
-        r = st_gpu_gemm_opened(&a, t->scratch + t->scratch_bytes - opened_bytes(job->w, in->rows, t->units), &row, both, err);
-        for (int i = 0; i < 2 && !r; i++)
-            *st_gpu_push(list) = both[i];
+        struct st_gpu_launch launch[ST_GPU_OPENED_LAUNCHES];
+        int count = 0;
+        r = st_gpu_gemm_opened(&a, t->scratch + t->scratch_bytes - opened_bytes(job->w, in->rows, t), &row, launch, &count, err);
+        for (int i = 0; i < count && !r; i++)
+            *st_gpu_push(list) = launch[i];
     }
     return r;
 }
@@ -230,11 +232,11 @@ enum strata_result st_gpu_lower_products(const struct st_products *a, const stru
     return r ? r : multiply(&in, jobs, a->count, t, list, err);
 }
 
-uint64_t st_gpu_scratch_products(const struct st_products *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_products(const struct st_products *a, uint32_t rows, const struct st_gpu_target *t)
 {
     uint64_t most = 0;
     for (int i = 0; i < a->count; i++) {
-        const uint64_t bytes = opened_bytes(a->product[i].w, rows, units);
+        const uint64_t bytes = opened_bytes(a->product[i].w, rows, t);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -253,11 +255,11 @@ static void gate(const float *v, uint32_t count, uint32_t streams, uint32_t kind
 }
 
 /* The gate of all streams before its sigmoid, one row after the other; then opened weights. */
-uint64_t st_gpu_scratch_gated_read(const struct st_gated_read *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_gated_read(const struct st_gated_read *a, uint32_t rows, const struct st_gpu_target *t)
 {
     const struct st_weight *const weights[] = {a->down, a->inject, a->up};
     return rows <= ST_GPU_WINDOW ? 0
-                                 : (uint64_t)rows * a->streams * a->hidden * 4 + most_opened(weights, 3, rows, units);
+                                 : (uint64_t)rows * a->streams * a->hidden * 4 + most_opened(weights, 3, rows, t);
 }
 
 /* Window: the gates are finished where their products are, and the mean where the products of all streams are. */
@@ -325,10 +327,10 @@ enum strata_result st_gpu_lower_gated_read(const struct st_gated_read *a, const 
 
 /* ---- experts ---- */
 
-uint64_t st_gpu_scratch_route(const struct st_route *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_route(const struct st_route *a, uint32_t rows, const struct st_gpu_target *t)
 {
     const struct st_weight *const weights[] = {a->router, a->shared_gate};
-    return most_opened(weights, 2, rows, units);
+    return most_opened(weights, 2, rows, t);
 }
 
 enum strata_result st_gpu_lower_route(const struct st_route *a, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -443,11 +445,11 @@ static void silu_mul(st_addr h, st_addr up, uint32_t rows, uint32_t width, struc
 
 /* The up products, of all entries or of the shared expert, where they are not joined to the gate's; then a prompt's tiles; then
  * opened weights. */
-uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch_experts(const struct st_experts *a, uint32_t rows, const struct st_gpu_target *t)
 {
     const struct st_weight *const weights[] = {a->shared_gate, a->shared_up, a->shared_down};
     return ((uint64_t)rows * (a->used + 1) * a->width * 4 + 15) / 16 * 16 +
-           (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16 + most_opened(weights, 3, rows, units);
+           (uint64_t)st_gpu_gemm_tile_bound(rows * a->used, a->experts) * 16 + most_opened(weights, 3, rows, t);
 }
 
 static void combine(const struct st_experts *a, st_addr where, uint32_t n, struct st_gpu_list *list)

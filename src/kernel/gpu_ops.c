@@ -42,11 +42,11 @@ enum strata_result st_gpu_lower(const struct st_command *c, const struct st_gpu_
     }
 }
 
-uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, uint32_t units)
+uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, const struct st_gpu_target *t)
 {
     switch (c->op) {
 #define ST_GPU_SCRATCH_CASE(name)                                                                                         \
-    case ST_OP_##name: return st_gpu_scratch_##name(&c->u.name, rows, units);
+    case ST_OP_##name: return st_gpu_scratch_##name(&c->u.name, rows, t);
         ST_GPU_WITH_SCRATCH(ST_GPU_SCRATCH_CASE)
 #undef ST_GPU_SCRATCH_CASE
     default: return 0;

@@ -50,9 +50,17 @@ void st_gpu_list_free(struct st_gpu_list *list);
 /* What lowering may know of the device. */
 struct st_gpu_target {
     uint32_t lanes, units; /* as in st_device_info */
+    bool folded;           /* ST_FEATURE_FOLDED */
     st_addr scratch;       /* at least st_gpu_scratch of every command; shared by all commands */
     uint64_t scratch_bytes; /* a multiple of 16 */
 };
+
+/* Of a device; no scratch yet. */
+static inline struct st_gpu_target st_gpu_target_of(const struct st_device_info *info)
+{
+    return (struct st_gpu_target){
+        .lanes = info->lanes, .units = info->units, .folded = (info->features & ST_FEATURE_FOLDED) != 0};
+}
 
 static inline st_addr st_gpu_at(const void *p)
 {
@@ -83,7 +91,8 @@ struct st_gpu_experts_part {
 enum strata_result st_gpu_lower_experts_part(const struct st_experts *a, const struct st_gpu_experts_part *part,
                                              const struct st_gpu_target *t, struct st_gpu_list *list, struct strata_error *err);
 
-/* Device scratch that lowering the command for up to rows rows may use, in bytes. Pointers in the command are not used. */
-uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, uint32_t units);
+/* Device scratch that lowering the command for up to rows rows may use, in bytes. Pointers in the command and the target's scratch
+ * are not used. */
+uint64_t st_gpu_scratch(const struct st_command *c, uint32_t rows, const struct st_gpu_target *t);
 
 #endif

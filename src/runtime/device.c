@@ -234,6 +234,21 @@ static void find_lack(const struct st_devices *set, const struct st_found *found
         }
 }
 
+/* What the images that serve the devices can do. */
+static void find_forms(struct st_devices *set)
+{
+    char buffer[32];
+    for (int i = 0; i < set->count; i++) {
+        struct st_found *found = &set->list[i];
+        const struct st_runtime *table = set->runtimes[found->runtime].table;
+        const char *arch = table->image == ST_IMAGE_BUILTIN
+                               ? NULL
+                               : image_arch(set, &found->info, st_gpu_kernels[ST_GPU_FOLD_ROWS].module, buffer);
+        if (arch && st_arch_folds(arch))
+            found->info.features |= ST_FEATURE_FOLDED;
+    }
+}
+
 static void choose_automatic(struct st_devices *set)
 {
     set->cpu = true;
@@ -344,6 +359,7 @@ enum strata_result st_devices_open(const struct st_device_options *options, stru
             open_runtime(set, table, options, devices);
     }
     find_twins(set);
+    find_forms(set);
     enum strata_result r = choose_named(set, devices, err);
     if (automatic && r == STRATA_OK)
         choose_automatic(set);

@@ -117,6 +117,11 @@ const struct st_image *st_image_find(const struct st_image_set *set, const char 
     return best;
 }
 
+bool st_arch_folds(const char *image_arch)
+{
+    return strcmp(image_arch, "sm_90a") == 0;
+}
+
 bool st_arch_best(const char *list, const char *device_arch, bool generic, char out[32])
 {
     int best_rank = 0;

@@ -34,6 +34,9 @@ int st_arch_rank(const char *device_arch, const char *image_arch, bool generic);
 const struct st_image *st_image_find(const struct st_image_set *set, const char *module, const char *device_arch,
                                      bool generic);
 
+/* Whether images for this architecture fold weights (ST_FOLDED in kernel/gpu/dialect.h). */
+bool st_arch_folds(const char *image_arch);
+
 /* The best of a comma-separated list of architectures, copied to out (32 bytes); false when none serves. */
 bool st_arch_best(const char *list, const char *device_arch, bool generic, char out[32]);
 

@@ -53,6 +53,7 @@ enum {
     ST_FEATURE_FAULT_ABORTS = 1u << 7, /* a fault inside a kernel ends the process, as the driver cannot do otherwise */
     ST_FEATURE_SIMULATED = 1u << 8,
     ST_FEATURE_GENERIC = 1u << 9, /* loads images made for a family of architectures */
+    ST_FEATURE_FOLDED = 1u << 10, /* the image that serves it folds weights (kernel/gpu/gemm_fold.h); found by st_devices_open */
 };
 
 /* One device as its runtime describes it, before anything is opened on it. All texts are printable UTF-8. */

@@ -82,12 +82,14 @@ static struct st_gpu_gemm at_addresses(const struct gemm_case *c, const st_addr 
 }
 
 /* Its launches. Returns how many, 0 with an error. */
-static int make(const struct gemm_case *c, const st_addr *at, struct st_gpu_launch out[2], struct strata_error *err)
+static int make(const struct gemm_case *c, const st_addr *at, struct st_gpu_launch out[ST_GPU_OPENED_LAUNCHES],
+                struct strata_error *err)
 {
     const struct st_gpu_gemm a = at_addresses(c, at);
     uint32_t row = 0;
+    int count;
     if (st_gpu_gemm_wide(&a))
-        return st_gpu_gemm_opened(&a, at[OPENED], &row, out, err) == STRATA_OK && row == a.rows ? 2 : 0;
+        return st_gpu_gemm_opened(&a, at[OPENED], &row, out, &count, err) == STRATA_OK && row == a.rows ? count : 0;
     const bool floats = st_type_info(a.type)->block_elems == 1;
     return (floats ? st_gpu_gemm_floats(&a, out, err) : st_gpu_gemm(&a, out, err)) == STRATA_OK ? 1 : 0;
 }
@@ -129,7 +131,7 @@ static void list_tiles(const struct gemm_case *c, const int32_t *first, int32_t 
 
 static enum strata_result run_case(struct st_test_run *run, const struct gemm_case *c, struct strata_error *err)
 {
-    struct st_gpu_launch l[2];
+    struct st_gpu_launch l[ST_GPU_OPENED_LAUNCHES];
     st_addr at[GEMM_BUFFERS], host[GEMM_BUFFERS];
     for (int i = 0; i < GEMM_BUFFERS; i++) {
         struct st_test_buffer *b = &run->buffer[i];
@@ -176,7 +178,8 @@ static enum strata_result test_case(struct st_test_run *run, int type, uint32_t 
                                 .stride = info->act == ST_ACT_F32 ? n * 4 : st_gpu_act_stride(info->act, n),
                                 .ldy = rows + st_test_below(run, 5),
                                 .total = total,
-                                .units = 1 + st_test_below(run, 2) * 8},
+                                .units = 1 + st_test_below(run, 2) * 8,
+                                .folded = (run->dev->info.features & ST_FEATURE_FOLDED) != 0},
                           .experts = 5,
                           .tokens = total ? total : 70,
                           .pair = pair,
@@ -240,7 +243,7 @@ enum strata_result st_test_gemm(struct st_test_run *run, struct strata_error *er
         bool pair;
     } shapes[] = {{130, 256, 65, false}, {70, 512, 0, true},   {40, 768, 9, false}, {33, 1024, 17, true}, {150, 256, 200, false},
                   {20, 512, 0, false},   {64, 96, 64, false},  {129, 32, 129, true}, {25, 160, 0, true},   {17, 2560, 140, false},
-                  {1, 320, 10, false}};
+                  {1, 320, 10, false},   {300, 768, 450, false}};
     enum strata_result r = STRATA_OK;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && r == STRATA_OK; i++)

@@ -187,10 +187,9 @@ static enum strata_result run_launches(struct job *j, build_fn build, const void
     struct st_gpu_list list = {.end = command + j->commands};
     j->on_device = true;
     build(j, family, command);
-    struct st_gpu_target target = {.lanes = run->dev->info.lanes,
-                                   .units = run->dev->info.units,
-                                   .scratch = run->buffer[scratch].device,
-                                   .scratch_bytes = run->buffer[scratch].size};
+    struct st_gpu_target target = st_gpu_target_of(&run->dev->info);
+    target.scratch = run->buffer[scratch].device;
+    target.scratch_bytes = run->buffer[scratch].size;
     enum strata_result r = st_test_put(run, j->err);
     for (int i = 0; i < j->commands && r == STRATA_OK; i++)
         r = st_gpu_lower(&command[i], &target, &list, j->err);
@@ -213,8 +212,9 @@ static enum strata_result finish(struct job *j, build_fn build, const void *fami
         uint64_t bytes = 0;
         j->on_device = true;
         build(j, family, command);
+        const struct st_gpu_target target = st_gpu_target_of(&run->dev->info);
         for (int i = 0; i < j->commands; i++) {
-            uint64_t own = st_gpu_scratch(&command[i], (uint32_t)j->rows.n, run->dev->info.units);
+            uint64_t own = st_gpu_scratch(&command[i], (uint32_t)j->rows.n, &target);
             bytes = own > bytes ? own : bytes;
         }
         int scratch = take(j, bytes, FREE, 0);

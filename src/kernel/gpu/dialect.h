@@ -42,6 +42,13 @@
 
 #endif
 
+/* 1: large prompt products of types of 256 elements multiply folded weights (gemm_fold.h). */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define ST_FOLDED 1
+#else
+#define ST_FOLDED 0
+#endif
+
 /* ---- where am I ---- */
 
 #if defined(__NVPTX__)

@@ -87,6 +87,7 @@
 #define UNPACK_pccii(name) name(P(0), P(1), P(2), args[3].i, args[4].i)
 #define UNPACK_pcciiii(name) name(P(0), P(1), P(2), args[3].i, args[4].i, args[5].i, args[6].i)
 #define UNPACK_pciii(name) name(P(0), P(1), args[2].i, args[3].i, args[4].i)
+#define UNPACK_pciiii(name) name(P(0), P(1), args[2].i, args[3].i, args[4].i, args[5].i)
 #define UNPACK_pcccccccciiiiiiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args[9].i, args[10].i, args[11].i, args[12].i, args[13].i, \
          args[14].i, args[15].i, args[16].i, args[17].i)

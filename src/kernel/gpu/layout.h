@@ -114,4 +114,18 @@ typedef uint64_t st_u64;
 #define ST_OPENED_AT(step, halves, offset, large, min) \
     ((step) * ST_OPENED_STEP(halves, offset) + (step) / 4 * ST_OPENED_BLOCK(large, min))
 
+/* Folded weights (gemm_fold.h): tiles of ST_GEMM_OUT weight rows, one after the other, made of blocks of 256 columns. A weight times
+ * its scale is 128 high + low, low in -64 .. 63. A block has the high digits, the low digits, a row of d as f32 and, with `min`,
+ * a row of dmin and 16 bytes for each weight row, the minima of each 16 columns. Digits lie in vectors of 16 columns: the first
+ * 16 columns of all rows, then the next 16. */
+#define ST_FOLD_BLOCK(min) (ST_GEMM_OUT * (2 * 256 + 4 + ((min) ? 20 : 0)))
+/* Folded activations: 64 rows at a time, the last row again and again where there are fewer, of a block of 256 columns: the bytes in
+ * vectors as above, 64 scales as f32 and, with `min`, the sums of 16: 128 vectors of four words, number 32 a + 4 b + c
+ * has words c of the upper sums of rows 16 a + b and 16 a + b + 8, then of the lower ones. */
+#define ST_FOLD_ROWS 192
+#define ST_FOLD_PART(min) (64 * (256 + 4 + ((min) ? 32 : 0)))
+/* Bytes for all activation rows. */
+#define ST_FOLD_X(n, total, min) \
+    ((st_u64)(((total) + ST_FOLD_ROWS - 1) / ST_FOLD_ROWS) * (ST_FOLD_ROWS / 64) * ((n) / 256) * ST_FOLD_PART(min))
+
 #endif

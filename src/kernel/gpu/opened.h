@@ -1,5 +1,5 @@
 /* Opens the weights of a matrix once for all activation rows of a prompt: signed bytes and scales in the order in which
- * gemm_wide.h copies them (layout.h, "opened weights").
+ * gemm_wide.h copies them (layout.h, "opened weights"), or as digits of the scaled weights for gemm_fold.h ("folded weights").
  *
  * A group of 256 work-items opens 256 columns of a tile of weight rows, 32 rows at a time; eight neighbouring work-items have the
  * eight parts of a row. Limit: bytes written (one for a weight and its share of scales). */
@@ -17,9 +17,55 @@
     ST_OPENED_AT(step, PART_HALVES(type), PART_OFFSET(type), PART_LARGE(type), PART_MIN(type))
 #define OPENED_STEP(type) ST_OPENED_STEP(PART_HALVES(type), PART_OFFSET(type))
 
+/* Sixteen weights times their scale: high digits, low digits. */
+INLINE void opened_digits(global uchar *high, global uchar *low, const uint *w, int scale)
+{
+    uint h[4], l[4];
+    UNROLL
+    for (uint i = 0; i < 4; i++) {
+        h[i] = l[i] = 0;
+        UNROLL
+        for (uint j = 0; j < 4; j++) {
+            const int v = (int)(signed char)(w[i] >> 8 * j) * scale, digit = (v + 64) >> 7;
+            h[i] |= ((uint)digit & 255) << 8 * j;
+            l[i] |= ((uint)v & 127) << 8 * j;
+        }
+        l[i] |= (l[i] & 0x40404040u) << 1; /* the sign of seven bits */
+    }
+    const uint4 upper = {h[0], h[1], h[2], h[3]}, lower = {l[0], l[1], l[2], l[3]};
+    *(global uint4 *)high = upper;
+    *(global uint4 *)low = lower;
+}
+
+/* Part `number` of row `row` of a tile of folded weights. */
+INLINE void opened_fold(int type, global uchar *tile, const struct part *a, uint row, uint number)
+{
+    const uint digits = ST_GEMM_OUT * 256, k = number % 8;
+    global uchar *block = tile + (ulong)(number / 8) * ST_FOLD_BLOCK(PART_MIN(type)), *side = block + 2 * digits;
+    UNROLL
+    for (uint h = 0; h < 2; h++) {
+        global uchar *to = block + (2 * k + h) * ST_GEMM_OUT * 16 + row * 16;
+        opened_digits(to, to + digits, a->w + 4 * h, a->scale[h]);
+    }
+    if (k == 0) {
+        ((global float *)side)[row] = a->d[0];
+        if (PART_MIN(type))
+            ((global float *)side)[ST_GEMM_OUT + row] = a->m;
+    }
+    if (PART_MIN(type)) {
+        global uchar *min = side + ST_GEMM_OUT * 8 + row * 16 + k * 2;
+        min[0] = (uchar)a->min[0];
+        min[1] = (uchar)a->min[1];
+    }
+}
+
 /* Part `number` of row `row` of a tile. */
 INLINE void opened_put(int type, global uchar *tile, const struct part *a, uint row, uint number)
 {
+    if (ST_FOLDED && PART_LARGE(type)) {
+        opened_fold(type, tile, a, row, number);
+        return;
+    }
     const uint step = number / 2, side = number % 2, halves = PART_HALVES(type) ? 2 : 1;
     global uchar *to = tile + OPENED_AT(type, step);
     global uint4 *bytes = (global uint4 *)(to + row * 64 + side * 32);
@@ -51,7 +97,8 @@ INLINE void opened_put(int type, global uchar *tile, const struct part *a, uint 
 INLINE void opened_tile(int type, local uint *grid, global uchar *opened, global const uchar *w, uint n, uint rows, uint row_bytes)
 {
     const uint item = st_item(), number = st_group() * 8 + item % 8, steps = (n + 63) / 64;
-    global uchar *tile = opened + (ulong)st_group_y() * OPENED_AT(type, steps);
+    const ulong bytes = ST_FOLDED && PART_LARGE(type) ? (ulong)(n / 256) * ST_FOLD_BLOCK(PART_MIN(type)) : OPENED_AT(type, steps);
+    global uchar *tile = opened + st_group_y() * bytes;
     if (PART_GRID(type)) {
         part_load_grid(type, grid, OPENED_GROUP);
         st_barrier();
