@@ -47,7 +47,7 @@ bool st_gpu_gemm_opens(enum st_gpu_kernel kernel)
     for (int t = 0; t < ST_TYPE_COUNT; t++)
         if (served(t) && kernels[t].open == kernel)
             return true;
-    return kernel == ST_GPU_FOLD_ROWS;
+    return kernel == ST_GPU_FOLD_ROWS || kernel == ST_GPU_STRIP_ROWS;
 }
 
 bool st_gpu_gemm_is_wide(enum st_gpu_kernel kernel)
@@ -102,50 +102,59 @@ bool st_gpu_gemm_wide(const struct st_gpu_gemm *a)
     return served(a->type) && !a->up && a->total > ST_GEMM_FEW && tiles >= (a->units ? a->units : DEFAULT_UNITS);
 }
 
-/* Whether its weights are folded, not just opened. */
-static bool folds(const struct st_gpu_gemm *a)
+/* Whether four waves multiply strips: the layouts of gemm_fold.h and gemm_strips.h. */
+static bool strips(const struct st_gpu_gemm *a)
 {
-    return a->folded && kinds[kernels[a->type].kind].large;
+    const struct kind_info *k = &kinds[kernels[a->type].kind];
+    return a->folded && (k->large || !k->halves);
 }
 
-/* Bytes of ST_GEMM_OUT opened weight rows, and of the activation rows in front of all of them. */
+/* Bytes of ST_GEMM_OUT opened weight rows. */
 static uint64_t opened_tile(const struct st_gpu_gemm *a)
 {
     const struct kind_info *k = &kinds[kernels[a->type].kind];
-    const uint64_t steps = (a->n + 63) / 64;
-    return folds(a) ? (uint64_t)(a->n / 256) * ST_FOLD_BLOCK(k->minima)
-                    : ST_OPENED_AT(steps, k->halves, !k->large && k->minima, k->large, k->minima);
+    if (strips(a) && k->large)
+        return (uint64_t)(a->n / 256) * ST_FOLD_BLOCK(k->minima);
+    if (strips(a))
+        return (uint64_t)divide_up(a->n, 128) * ST_STRIPS_W(k->minima);
+    return ST_OPENED_AT((uint64_t)divide_up(a->n, 64), k->halves, !k->large && k->minima, k->large, k->minima);
 }
 
-static uint64_t folded_rows(const struct st_gpu_gemm *a)
+/* Bytes of the activation rows in front of all of them. */
+static uint64_t strip_rows(const struct st_gpu_gemm *a)
 {
-    return folds(a) ? ST_FOLD_X(a->n, a->total, kinds[kernels[a->type].kind].minima) : 0;
+    const struct kind_info *k = &kinds[kernels[a->type].kind];
+    if (!strips(a))
+        return 0;
+    return k->large ? ST_FOLD_X(a->n, a->total, k->minima) : ST_STRIPS_ROWS(a->n, a->total, k->minima);
 }
 
 /* Weight rows that are opened at once, in tiles. */
 static uint32_t tiles_at_once(const struct st_gpu_gemm *a)
 {
-    enum { MOST = 32 << 20, MOST_FOLDED = 64 << 20 }; /* what a second-level cache may still hold when it is read again */
-    const uint64_t tiles = divide_up(a->rows, ST_GEMM_OUT), most = (folds(a) ? MOST_FOLDED : MOST) / opened_tile(a);
+    enum { MOST = 32 << 20, MOST_STRIPS = 64 << 20 }; /* what a second-level cache may still hold when it is read again */
+    const uint64_t tiles = divide_up(a->rows, ST_GEMM_OUT), most = (strips(a) ? MOST_STRIPS : MOST) / opened_tile(a);
     return (uint32_t)(tiles <= most ? tiles : most > 0 ? most : 1);
 }
 
 uint64_t st_gpu_gemm_opened_bytes(const struct st_gpu_gemm *a)
 {
-    return st_gpu_gemm_wide(a) ? folded_rows(a) + tiles_at_once(a) * opened_tile(a) : 0;
+    return st_gpu_gemm_wide(a) ? strip_rows(a) + tiles_at_once(a) * opened_tile(a) : 0;
 }
 
-/* Activation rows in the form for folded weights. */
-static void fold_rows(const struct st_gpu_gemm *a, st_addr to, struct st_gpu_launch *out)
+/* Brings the activation rows into their form in strips. */
+static void launch_rows(const struct st_gpu_gemm *a, st_addr to, struct st_gpu_launch *out)
 {
-    const uint32_t strips = divide_up(a->total, ST_FOLD_ROWS) * (ST_FOLD_ROWS / 64);
-    *out = (struct st_gpu_launch){.kernel = ST_GPU_FOLD_ROWS, .grid = {a->n / 256, strips, 1}};
+    const struct kind_info *k = &kinds[kernels[a->type].kind];
+    *out = (struct st_gpu_launch){.kernel = k->large ? ST_GPU_FOLD_ROWS : ST_GPU_STRIP_ROWS, .grid = {0, 0, 1}};
+    out->grid[0] = k->large ? a->n / 256 : divide_up(a->n, 128);
+    out->grid[1] = k->large ? divide_up(a->total, ST_FOLD_ROWS) * (ST_FOLD_ROWS / 64) : divide_up(a->total, 128);
     out->args[0].p = to;
     out->args[1].p = a->x;
     out->args[2].i = a->n;
     out->args[3].i = a->total;
     out->args[4].i = a->stride;
-    out->args[5].i = kinds[kernels[a->type].kind].minima;
+    out->args[5].i = k->minima;
 }
 
 enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opened, uint32_t *row,
@@ -159,18 +168,19 @@ enum strata_result st_gpu_gemm_opened(const struct st_gpu_gemm *a, st_addr opene
     const uint32_t most = tiles_at_once(a) * ST_GEMM_OUT, left = a->rows - *row;
     const uint32_t rows = left < most ? left : most, tiles = divide_up(rows, ST_GEMM_OUT);
     const st_addr w = a->w + (uint64_t)*row * row_bytes(a);
-    if (folds(a) && *row == 0)
-        fold_rows(a, opened, &out[(*count)++]);
+    if (strips(a) && *row == 0)
+        launch_rows(a, opened, &out[(*count)++]);
     struct st_gpu_launch *open = &out[(*count)++], *multiply = &out[(*count)++];
     *open = (struct st_gpu_launch){.kernel = kernels[a->type].open, .grid = {divide_up(a->n, 256), tiles, 1}};
     *multiply = (struct st_gpu_launch){.kernel = kinds[kernels[a->type].kind].kernel, .grid = {tiles, y, 1}};
-    if (folds(a)) { /* groups take tiles one after the other */
-        const uint32_t all = tiles * divide_up(a->total, ST_FOLD_ROWS), units = a->units ? a->units : DEFAULT_UNITS;
+    if (strips(a)) { /* groups take tiles one after the other */
+        const uint32_t at_once = kinds[kernels[a->type].kind].large ? ST_FOLD_ROWS : 128;
+        const uint32_t all = tiles * divide_up(a->total, at_once), units = a->units ? a->units : DEFAULT_UNITS;
         multiply->grid[0] = all < units ? all : units;
         multiply->grid[1] = 1;
     }
     union st_arg *arg = open->args;
-    arg[0].p = opened + folded_rows(a);
+    arg[0].p = opened + strip_rows(a);
     arg[1].p = w;
     arg[2].i = a->n;
     arg[3].i = rows;

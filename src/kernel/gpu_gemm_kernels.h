@@ -46,6 +46,7 @@
     X(GEMM_F32, "st_gemm_f32", "gemm_floats", "pccciiiiiii", 256, 1, 1, true)                                             \
     X(GEMM_F16, "st_gemm_f16", "gemm_floats", "pccciiiiiii", 256, 1, 1, true)                                             \
     X(GEMM_BF16, "st_gemm_bf16", "gemm_floats", "pccciiiiiii", 256, 1, 1, true)                                           \
+    X(STRIP_ROWS, "st_strip_rows", "gemm", "pciiii", 256, 1, 1, true)                                                      \
     X(FOLD_ROWS, "st_fold_rows", "gemm_k", "pciiii", 256, 1, 1, true)                                                      \
     X(GEMM_TILES, "st_gemm_tiles", "gemm_tiles", "pciii", 256, 1, 1, true)                                                   \
     X(TILE_PEAK, "st_tile_peak", "peak", "pi", 256, 1, 1, true)
@@ -60,6 +61,7 @@
     X(pccciiiiiii, st_gemm_f32)                                                                                           \
     X(pccciiiiiii, st_gemm_f16)                                                                                           \
     X(pccciiiiiii, st_gemm_bf16)                                                                                          \
+    X(pciiii, st_strip_rows)                                                                                              \
     X(pciiii, st_fold_rows)                                                                                               \
     X(pciii, st_gemm_tiles)                                                                                              \
     X(pi, st_tile_peak)

@@ -230,6 +230,49 @@ static enum strata_result test_case(struct st_test_run *run, int type, uint32_t 
     return r;
 }
 
+/* Activation rows in the layouts of strips, on every device. What a layout leaves free stays as it was. */
+static enum strata_result test_rows(struct st_test_run *run, bool large, uint32_t n, uint32_t total, bool minima,
+                                    struct strata_error *err)
+{
+    const int type = large ? ST_TYPE_Q4_K : ST_TYPE_Q4_1;
+    const uint32_t stride = st_gpu_act_stride(st_type_info(type)->act, n);
+    const uint32_t tiles = (total + (large ? ST_FOLD_ROWS : 128) - 1) / (large ? ST_FOLD_ROWS : 128);
+    struct st_gpu_launch l = {.kernel = large ? ST_GPU_FOLD_ROWS : ST_GPU_STRIP_ROWS,
+                              .grid = {large ? n / 256 : (n + 127) / 128, large ? tiles * (ST_FOLD_ROWS / 64) : tiles, 1}};
+    uint8_t *to, *x;
+    snprintf(run->shape, sizeof run->shape, "%u rows of %u in strips%s", total, n, minima ? " with sums" : "");
+    enum strata_result r = st_test_add(run, large ? ST_FOLD_X(n, total, minima) : ST_STRIPS_ROWS(n, total, minima), &to, err);
+    if (r == STRATA_OK)
+        r = st_test_add(run, (size_t)total * stride, &x, err);
+    if (r == STRATA_OK)
+        r = random_rows(run, type, x, total, n, err);
+    for (int i = 0; i < 2 && r == STRATA_OK; i++)
+        memcpy(run->buffer[i].want, run->buffer[i].input, run->buffer[i].size);
+    if (r == STRATA_OK)
+        r = st_test_put(run, err);
+    const uint32_t numbers[] = {n, total, stride, minima};
+    for (int i = 0; i < 4; i++)
+        l.args[2 + i].i = numbers[i];
+    if (r == STRATA_OK) {
+        for (int i = 0; i < 2; i++)
+            l.args[i].p = (st_addr)(uintptr_t)run->buffer[i].want;
+        st_gpu_reference(st_dot_table_c(), l.kernel, l.grid, l.args);
+        for (int i = 0; i < 2; i++)
+            l.args[i].p = run->buffer[i].device;
+        r = launch(run, &l, err);
+    }
+    if (r == STRATA_OK)
+        r = st_test_get(run, err);
+    if (r == STRATA_OK) {
+        for (int i = 0; i < 2; i++)
+            if (!st_test_guards(run, i))
+                st_test_exact(run, i);
+        st_test_report(run);
+    }
+    st_test_drop(run);
+    return r;
+}
+
 /* A quick run: every type once, some more often. */
 static bool wanted(const struct st_test_run *run, size_t type, size_t shape)
 {
@@ -256,5 +299,10 @@ enum strata_result st_test_gemm(struct st_test_run *run, struct strata_error *er
     for (size_t i = 0; i < sizeof floats / sizeof *floats && r == STRATA_OK; i++)
         if (st_test_type(run, floats[i].type))
             r = test_case(run, floats[i].type, floats[i].rows, floats[i].n, floats[i].total, false, err);
+    for (int minima = 0; minima < 2 && r == STRATA_OK; minima++) {
+        r = test_rows(run, true, 512, 200, minima, err);
+        if (r == STRATA_OK)
+            r = test_rows(run, false, 160, 130, minima, err);
+    }
     return r;
 }

@@ -98,6 +98,14 @@ static void the_best_of_a_list_is_found_whatever_its_order(void **state)
     assert_false(st_arch_best(",,,", "gfx1100", true, out));
 }
 
+static void only_images_with_strips_say_that_they_fold_weights(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof built / sizeof *built; i++)
+        assert_int_equal(st_arch_folds(built[i]), strcmp(built[i], "sm_90a") == 0);
+    assert_false(st_arch_folds("opencl"));
+}
+
 static void numbers_of_the_kernel_driver_become_names(void **state)
 {
     (void)state;
@@ -340,6 +348,7 @@ int main(void)
         cmocka_unit_test(capabilities_take_the_highest_plain_image_not_above_them),
         cmocka_unit_test(amd_cards_take_their_own_image_then_their_familys),
         cmocka_unit_test(the_best_of_a_list_is_found_whatever_its_order),
+        cmocka_unit_test(only_images_with_strips_say_that_they_fold_weights),
         cmocka_unit_test(numbers_of_the_kernel_driver_become_names),
         cmocka_unit_test(waves_of_gfx9_have_64_lanes),
         cmocka_unit_test(ptx_is_read_entry_by_entry),

@@ -313,6 +313,42 @@ static void gemm_wide(const struct st_dot_table *dot, const union st_arg *args)
         }
 }
 
+/* Activation rows in the layouts of gpu/gemm_fold.h and gpu/gemm_strips.h (gpu/layout.h), element by element. */
+static void fold_rows(const uint32_t grid[3], const union st_arg *args)
+{
+    const uint32_t n = args[2].i, total = args[3].i, sums = args[5].i;
+    for (uint32_t group = 0; group < grid[1]; group++)
+        for (uint32_t block = 0; block < n / 256; block++) {
+            uint8_t *to = (uint8_t *)at(args[0]) + ((size_t)group * (n / 256) + block) * ST_FOLD_PART(sums);
+            for (uint32_t r = 0; r < 64; r++) {
+                const uint32_t row = group * 64 + r < total ? group * 64 + r : total - 1;
+                const uint8_t *x = (const uint8_t *)at(args[1]) + (size_t)row * args[4].i;
+                for (uint32_t i = 0; i < 256; i++)
+                    to[i / 16 * 64 * 16 + r * 16 + i % 16] = x[ST_Q8K_PLAIN(n) + block * 256 + i];
+                memcpy(to + 64 * 256 + r * 4, x + ST_Q8K_SCALES(n) + block * 4, 4);
+                for (uint32_t i = 0; sums && i < 8; i++) /* words of 4 sums, the upper ones first */
+                    memcpy(to + 64 * 260 + (32 * (r / 16) + 4 * (r % 8) + i % 4) * 16 + (2 * (i / 4) + r / 8 % 2) * 4,
+                           x + ST_Q8K_PAIRS(n) + block * 32 + i * 4, 4);
+            }
+        }
+}
+
+static void strip_rows(const uint32_t grid[3], const union st_arg *args)
+{
+    const uint32_t n = args[2].i, total = args[3].i, with_s = args[5].i, chunks = (n + 127) / 128;
+    for (uint32_t row = 0; row < grid[1] * 128; row++) {
+        const uint8_t *x = (const uint8_t *)at(args[1]) + (size_t)(row < total ? row : total - 1) * args[4].i;
+        for (uint32_t i = 0; i < n; i++) {
+            uint8_t *to = (uint8_t *)at(args[0]) + ((size_t)(row / 128) * chunks + i / 128) * ST_STRIPS_X(with_s);
+            uint8_t *scale = to + 128 * 128 + (i % 128 / 32 * 128 + row % 128) * 4;
+            to[row % 128 / 64 * 8192 + i % 128 / 16 * 1024 + row % 64 * 16 + i % 16] = x[ST_Q8_PLAIN(n) + i];
+            memcpy(scale, x + ST_Q8_SCALES(n) + i / 32 * 4, 4);
+            if (with_s)
+                memcpy(scale + 4 * 128 * 4, x + ST_Q8_S(n) + i / 32 * 4, 4);
+        }
+    }
+}
+
 /* Float weights: sums of 16 columns, added in ascending order. */
 static void gemm_floats(int type, const union st_arg *args)
 {
@@ -374,6 +410,8 @@ bool st_gpu_reference(const struct st_dot_table *dot, enum st_gpu_kernel kernel,
     case ST_GPU_MV_IQ4_NL_8: matvec(dot, ST_TYPE_IQ4_NL, args); return true;
     case ST_GPU_MV_Q4_K_1:
     case ST_GPU_MV_Q4_K_8: matvec(dot, ST_TYPE_Q4_K, args); return true;
+    case ST_GPU_FOLD_ROWS: fold_rows(grid, args); return true;
+    case ST_GPU_STRIP_ROWS: strip_rows(grid, args); return true;
     case ST_GPU_GEMM_F32: gemm_floats(ST_TYPE_F32, args); return true;
     case ST_GPU_GEMM_F16: gemm_floats(ST_TYPE_F16, args); return true;
     case ST_GPU_GEMM_BF16: gemm_floats(ST_TYPE_BF16, args); return true;

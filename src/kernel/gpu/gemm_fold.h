@@ -92,7 +92,14 @@ INLINE void fold_add(int type, float *acc, const int *sums, local const uchar *r
     UNROLL
     for (uint i = 0; i < STRIP_SUMS; i += 4) {
         const uint column = i * 2 + lane % 4 * 2;
-        const uint2 w = *(local const uint2 *)(side + column * 4);
+        uint4 w = {0, 0, 0, 0};
+        if (PART_MIN(type)) {
+            w = *(local const uint4 *)(side + column * 8);
+        } else {
+            const uint2 two = *(local const uint2 *)(side + column * 4);
+            w.x = two.x;
+            w.y = two.y;
+        }
         const float w0 = st_float_of(w.x), w1 = st_float_of(w.y);
         acc[i] = st_fma(w0 * d0, (float)sums[i], acc[i]);
         acc[i + 1] = st_fma(w1 * d0, (float)sums[i + 1], acc[i + 1]);
@@ -101,8 +108,7 @@ INLINE void fold_add(int type, float *acc, const int *sums, local const uchar *r
         if (!PART_MIN(type))
             continue;
         const uint minima = *(local const uint *)(side + ST_GEMM_OUT * 8 + (i * 2 + lane / 4) * 16 + lane % 4 * 4);
-        const uint2 m = *(local const uint2 *)(side + (ST_GEMM_OUT + column) * 4);
-        const float m0 = -st_float_of(m.x), m1 = -st_float_of(m.y);
+        const float m0 = -st_float_of(w.z), m1 = -st_float_of(w.w);
         int upper[4], lower[4];
         st_strip_small(upper, pairs.x, pairs.y, minima, 0);
         st_strip_small(lower, pairs.z, pairs.w, minima, 0x4b400000); /* 1.5 * 2^23: the sum's float is exact behind it */
@@ -119,29 +125,6 @@ struct fold_out {
     uint rows, total, ldy;
     float scale;
 };
-
-/* Results of a strip: activation rows from row0 on, weight rows from o0 on. */
-INLINE void fold_store(const struct fold_out *to, const float *acc, uint row0, uint o0)
-{
-    const uint lane = st_item() % 32;
-    const bool pairs = o0 + ST_GEMM_OUT <= to->rows && to->ldy % 2 == 0 && ((ulong)to->y & 7) == 0;
-    UNROLL
-    for (uint i = 0; i < STRIP_SUMS; i += 2) {
-        const uint row = row0 + st_item() % 128 / 32 * 16 + lane / 4 + i % 4 / 2 * 8, o = o0 + i / 4 * 8 + lane % 4 * 2;
-        global float *y = to->y + (ulong)row * to->ldy + o;
-        if (row >= to->total)
-            continue;
-        if (pairs) {
-            const uint2 two = {st_bits_of(acc[i] * to->scale), st_bits_of(acc[i + 1] * to->scale)};
-            *(global uint2 *)y = two;
-            continue;
-        }
-        if (o < to->rows)
-            y[0] = acc[i] * to->scale;
-        if (o + 1 < to->rows)
-            y[1] = acc[i + 1] * to->scale;
-    }
-}
 
 INLINE void fold_strip(int type, local uchar *memory, const struct fold *a, const struct fold_out *to)
 {
@@ -188,7 +171,8 @@ INLINE void fold_strip(int type, local uchar *memory, const struct fold *a, cons
                 st_phase_arrive(p.side_empty + two);
             }
         }
-        fold_store(to, acc, tile % a->row_tiles * ST_FOLD_ROWS + strip * 64, tile / a->row_tiles * ST_GEMM_OUT);
+        st_strip_store(to->y, to->ldy, acc, tile % a->row_tiles * ST_FOLD_ROWS + strip * 64, to->total,
+                       tile / a->row_tiles * ST_GEMM_OUT, to->rows, to->scale);
     }
     if (strip == 0)
         st_turn_wait(turn);

@@ -1,4 +1,5 @@
-/* Large prompt products: opened weights (opened.h) times many activation rows; arithmetic and tiles in gemm.h.
+/* Large prompt products: opened weights (opened.h) times many activation rows; arithmetic and tiles in gemm.h. Where four waves multiply
+ * strips, gemm_fold.h and gemm_strips.h take the place of most.
  *
  * A step of a tile of weights is one stretch of memory, an activation row's 64 bytes of a step are half a line of the cache, so
  * that everything comes to local memory by 16-byte copies that neighbours share. Scales of activations come for 256 columns at

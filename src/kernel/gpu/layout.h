@@ -115,8 +115,8 @@ typedef uint64_t st_u64;
     ((step) * ST_OPENED_STEP(halves, offset) + (step) / 4 * ST_OPENED_BLOCK(large, min))
 
 /* Folded weights (gemm_fold.h): tiles of ST_GEMM_OUT weight rows, one after the other, made of blocks of 256 columns. A weight times
- * its scale is 128 high + low, low in -64 .. 63. A block has the high digits, the low digits, a row of d as f32 and, with `min`,
- * a row of dmin and 16 bytes for each weight row, the minima of each 16 columns. Digits lie in vectors of 16 columns: the first
+ * its scale is 128 high + low, low in -64 .. 63. A block has the high digits, the low digits, a row of d as f32 or, with `min`,
+ * d and dmin of two rows in turns (d d dmin dmin), and 16 bytes for each weight row, the minima of each 16 columns. Digits lie in vectors of 16 columns: the first
  * 16 columns of all rows, then the next 16. */
 #define ST_FOLD_BLOCK(min) (ST_GEMM_OUT * (2 * 256 + 4 + ((min) ? 20 : 0)))
 /* Folded activations: 64 rows at a time, the last row again and again where there are fewer, of a block of 256 columns: the bytes in
@@ -127,5 +127,13 @@ typedef uint64_t st_u64;
 /* Bytes for all activation rows. */
 #define ST_FOLD_X(n, total, min) \
     ((st_u64)(((total) + ST_FOLD_ROWS - 1) / ST_FOLD_ROWS) * (ST_FOLD_ROWS / 64) * ((n) / 256) * ST_FOLD_PART(min))
+
+/* Strips (gemm_strips.h), of types with a scale for each 32 columns: tiles of ST_GEMM_OUT weight rows and of 128 activation rows,
+ * made of chunks of 128 columns; the last chunk may hold less. Of weights a chunk has the bytes in vectors of 16 columns as above,
+ * four rows of scales as f32, one for each 32 columns, and, with `offset`, four rows of minima. Of activations twice the vectors of
+ * 64 rows, four times 128 scales and, with `offset`, four times 128 numbers s. */
+#define ST_STRIPS_W(offset) (ST_GEMM_OUT * (128 + ((offset) ? 32 : 16)))
+#define ST_STRIPS_X(offset) (128 * (128 + ((offset) ? 32 : 16)))
+#define ST_STRIPS_ROWS(n, total, offset) ((st_u64)(((total) + 127) / 128) * (((n) + 127) / 128) * ST_STRIPS_X(offset))
 
 #endif

@@ -48,9 +48,10 @@ INLINE void opened_fold(int type, global uchar *tile, const struct part *a, uint
         opened_digits(to, to + digits, a->w + 4 * h, a->scale[h]);
     }
     if (k == 0) {
-        ((global float *)side)[row] = a->d[0];
+        global float *d = (global float *)side + (PART_MIN(type) ? row / 2 * 4 + row % 2 : row);
+        d[0] = a->d[0];
         if (PART_MIN(type))
-            ((global float *)side)[ST_GEMM_OUT + row] = a->m;
+            d[2] = a->m;
     }
     if (PART_MIN(type)) {
         global uchar *min = side + ST_GEMM_OUT * 8 + row * 16 + k * 2;
@@ -59,11 +60,39 @@ INLINE void opened_fold(int type, global uchar *tile, const struct part *a, uint
     }
 }
 
+/* Part `number` of row `row` of a tile in strips. */
+INLINE void opened_strip(int type, global uchar *tile, const struct part *a, uint row, uint number)
+{
+    const uint k = number % 4;
+    global uchar *chunk = tile + (ulong)(number / 4) * ST_STRIPS_W(PART_OFFSET(type)), *to = chunk + 2 * k * ST_GEMM_OUT * 16 + row * 16;
+    global float *scales = (global float *)(chunk + ST_GEMM_OUT * 128) + k * ST_GEMM_OUT + row;
+    const uint4 first = {a->w[0], a->w[1], a->w[2], a->w[3]}, second = {a->w[4], a->w[5], a->w[6], a->w[7]};
+    *(global uint4 *)to = first;
+    *(global uint4 *)(to + ST_GEMM_OUT * 16) = second;
+    scales[0] = a->d[0];
+    if (PART_OFFSET(type))
+        scales[4 * ST_GEMM_OUT] = a->m;
+}
+
+/* Bytes of a tile. */
+INLINE ulong opened_bytes(int type, uint n)
+{
+    if (ST_FOLDED && PART_LARGE(type))
+        return (ulong)(n / 256) * ST_FOLD_BLOCK(PART_MIN(type));
+    if (ST_FOLDED && !PART_HALVES(type))
+        return (ulong)((n + 127) / 128) * ST_STRIPS_W(PART_OFFSET(type));
+    return OPENED_AT(type, (n + 63) / 64);
+}
+
 /* Part `number` of row `row` of a tile. */
 INLINE void opened_put(int type, global uchar *tile, const struct part *a, uint row, uint number)
 {
     if (ST_FOLDED && PART_LARGE(type)) {
         opened_fold(type, tile, a, row, number);
+        return;
+    }
+    if (ST_FOLDED && !PART_HALVES(type)) {
+        opened_strip(type, tile, a, row, number);
         return;
     }
     const uint step = number / 2, side = number % 2, halves = PART_HALVES(type) ? 2 : 1;
@@ -96,9 +125,8 @@ INLINE void opened_put(int type, global uchar *tile, const struct part *a, uint 
 /* opened: the tiles of the rows x n matrix at w. grid: (ceil(n / 256), tiles). Rows past the end are those of the last one. */
 INLINE void opened_tile(int type, local uint *grid, global uchar *opened, global const uchar *w, uint n, uint rows, uint row_bytes)
 {
-    const uint item = st_item(), number = st_group() * 8 + item % 8, steps = (n + 63) / 64;
-    const ulong bytes = ST_FOLDED && PART_LARGE(type) ? (ulong)(n / 256) * ST_FOLD_BLOCK(PART_MIN(type)) : OPENED_AT(type, steps);
-    global uchar *tile = opened + st_group_y() * bytes;
+    const uint item = st_item(), number = st_group() * 8 + item % 8;
+    global uchar *tile = opened + st_group_y() * opened_bytes(type, n);
     if (PART_GRID(type)) {
         part_load_grid(type, grid, OPENED_GROUP);
         st_barrier();

@@ -104,6 +104,16 @@ INLINE ulong st_strip_at(local const uchar *p, uint next)
 /* Begins sums = A * B, or sums += A * B; next_a and next_b known when compiled. */
 #define st_strip_first(sums, at_a, at_b, next_a, next_b) STRIP_BEGIN(sums, "0", at_a, at_b, next_a, next_b)
 #define st_strip_more(sums, at_a, at_b, next_a, next_b) STRIP_BEGIN(sums, "1", at_a, at_b, next_a, next_b)
+/* Begins sums = A * B of 32 columns only. */
+#define st_strip_step(sums, at_a, at_b)                                                                                   \
+    __asm__ volatile("{\n\t.reg .b64 a, b;\n\t.reg .pred p;\n\t"                                                          \
+                     "wgmma.fence.sync.aligned;\n\tmov.b64 a, %64;\n\tmov.b64 b, %65;\n\t" STRIP_STEP("0")                \
+                     "wgmma.commit_group.sync.aligned;\n\t}"                                                              \
+                     : STRIP_64(sums)                                                                                     \
+                     : "l"(at_a), "l"(at_b)                                                                               \
+                     : "memory")
+/* The same as st_strip_wait for sums that were begun before the newest. */
+#define st_strip_wait_older(sums) __asm__ volatile("wgmma.wait_group.sync.aligned 1;" : STRIP_64(sums)::"memory")
 /* Before sums are read or A and B overwritten. */
 #define st_strip_wait(sums) __asm__ volatile("wgmma.wait_group.sync.aligned 0;" : STRIP_64(sums)::"memory")
 
@@ -113,6 +123,31 @@ INLINE void st_strip_small(int *d, uint a0, uint a1, uint b, int start)
     __asm__("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
             : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
             : "r"(a0), "r"(a1), "r"(b), "r"(start));
+}
+
+/* Results of a strip, times a factor: to rows row0 to rows_end, columns column0 to columns_end of y, which has ldy floats from row to
+ * row. */
+INLINE void st_strip_store(global float *y, uint ldy, const float *sums, uint row0, uint rows_end, uint column0, uint columns_end,
+                           float factor)
+{
+    const uint lane = st_item() % 32, first = row0 + st_item() % 128 / 32 * 16 + lane / 4;
+    const bool pairs = column0 + 128 <= columns_end && ldy % 2 == 0 && ((ulong)y & 7) == 0;
+    UNROLL
+    for (uint i = 0; i < STRIP_SUMS; i += 2) {
+        const uint row = first + i % 4 / 2 * 8, column = column0 + i / 4 * 8 + lane % 4 * 2;
+        global float *to = y + (ulong)row * ldy + column;
+        const uint2 two = {st_bits_of(sums[i] * factor), st_bits_of(sums[i + 1] * factor)};
+        if (row >= rows_end)
+            continue;
+        if (pairs) {
+            *(global uint2 *)to = two;
+            continue;
+        }
+        if (column < columns_end)
+            to[0] = st_float_of(two.x);
+        if (column + 1 < columns_end)
+            to[1] = st_float_of(two.y);
+    }
 }
 
 #endif
