@@ -4,12 +4,13 @@
 #include "gemm_wide.h"
 
 #if ST_FOLDED
-GEMM_STRIPS_KERNEL(st_gemm_32, T_Q8_0)
-GEMM_STRIPS_KERNEL(st_gemm_32m, T_Q4_1)
+#define GEMM_32_KERNEL GEMM_STRIPS_KERNEL
 #else
-GEMM_WIDE_KERNEL(st_gemm_32, T_Q8_0)
-GEMM_WIDE_KERNEL(st_gemm_32m, T_Q4_1)
+#define GEMM_32_KERNEL GEMM_WIDE_KERNEL
 #endif
+
+GEMM_32_KERNEL(st_gemm_32, T_Q8_0)
+GEMM_32_KERNEL(st_gemm_32m, T_Q4_1)
 GEMM_WIDE_KERNEL(st_gemm_16, T_NVFP4)
 
 /* Q8 activation rows in strips (layout.h) for the kernels above. A group of 256 work-items has a chunk of 128 columns of 128 rows;

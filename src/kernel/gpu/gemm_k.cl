@@ -4,16 +4,15 @@
 #include "gemm_wide.h"
 
 #if ST_FOLDED
-GEMM_FOLD_KERNEL(st_gemm_k32, T_IQ4_XS)
-GEMM_FOLD_KERNEL(st_gemm_k16, T_Q6_K)
-GEMM_FOLD_KERNEL(st_gemm_k32m, T_Q4_K)
-GEMM_FOLD_KERNEL(st_gemm_k16m, T_Q2_K)
+#define GEMM_256_KERNEL GEMM_FOLD_KERNEL
 #else
-GEMM_WIDE_KERNEL(st_gemm_k32, T_IQ4_XS)
-GEMM_WIDE_KERNEL(st_gemm_k16, T_Q6_K)
-GEMM_WIDE_KERNEL(st_gemm_k32m, T_Q4_K)
-GEMM_WIDE_KERNEL(st_gemm_k16m, T_Q2_K)
+#define GEMM_256_KERNEL GEMM_WIDE_KERNEL
 #endif
+
+GEMM_256_KERNEL(st_gemm_k32, T_IQ4_XS)
+GEMM_256_KERNEL(st_gemm_k16, T_Q6_K)
+GEMM_256_KERNEL(st_gemm_k32m, T_Q4_K)
+GEMM_256_KERNEL(st_gemm_k16m, T_Q2_K)
 
 /* Folds Q8K activation rows (layout.h) for the kernels above. A group of 256 work-items has a block of 256 columns of 64 rows; 16
  * neighbours read one row. with_sums: minima follow. grid: (n / 256, 64 rows each). Limit: bytes. */
