@@ -45,7 +45,7 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
     char *key_text = NULL;
     int64_t port = o.port, queue = (int64_t)o.queue, connections = o.max_connections,
             request_seconds = o.request_seconds;
-    int64_t answer_seconds = o.answer_seconds, top_k = -1;
+    int64_t answer_seconds = o.answer_seconds, idle_seconds = o.idle_seconds, top_k = -1;
     uint64_t max_body = o.max_body, max_pending = o.max_pending;
     /* Below the bounds: not given. */
     double keepalive = 1e-3 * o.keepalive_ms, temperature = -1, top_p = -1, min_p = -1, repeat = -1;
@@ -71,6 +71,9 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
                "time to compute one answer, which then ends as if it had reached its length (default: any)"),
         ST_NUMBER("keepalive", 0, &keepalive, 0.05, 3600, "SECONDS",
                   "between signs of life in a stream while a prompt is read (default 10)"),
+        ST_FLAG("load-on-demand", 0, &o.load_on_demand, "load the model when the first request comes"),
+        ST_INT("idle-unload", 0, &idle_seconds, 0, 1 << 30, "SECONDS",
+               "without a request after which the model is unloaded, until the next one (default: never)"),
         ST_NUMBER("temp", 0, &temperature, 0, 100, "X",
                   "temperature where a request has none (default: the model's, or 0.7)"),
         ST_INT("top-k", 0, &top_k, 0, 1 << 30, "N", "likewise top-k (default: the model's, or 40; 0: off)"),
@@ -108,6 +111,7 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
         o.max_pending = max_pending;
         o.request_seconds = (int)request_seconds;
         o.answer_seconds = (int)answer_seconds;
+        o.idle_seconds = (int)idle_seconds;
         o.keepalive_ms = (int)(1000 * keepalive);
         o.sampling.temperature = (float)temperature;
         o.sampling.top_k = (int)top_k;

@@ -579,6 +579,8 @@ static enum strata_result front_unload(struct st_backend *b, json_t **report, st
     while (f->closing)
         pthread_cond_wait(&f->changed, &f->lock);
     f->wanted = f->wanted && up;
+    json_decref(f->status); /* of devices that are given back */
+    f->status = NULL;
     note(f);
     pthread_mutex_unlock(&f->lock);
     if (!up)
@@ -693,7 +695,7 @@ static json_t *front_status(const struct st_backend *b)
 {
     struct front *f = (struct front *)b;
     pthread_mutex_lock(&f->lock);
-    json_t *out = f->status ? json_deep_copy(f->status) : json_object();
+    json_t *out = f->status ? json_deep_copy(f->status) : json_pack("{s:[]}", "devices");
     json_t *process = json_pack(
         "{s:i, s:s, s:f, s:f, s:I, s:i, s:I, s:s}", "pid", (int)f->pid, "state",
         f->state == UP ? "up" : f->state == STARTING ? "starting" : "none", "watchdog_seconds", f->options.silent_seconds,

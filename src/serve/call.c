@@ -8,7 +8,7 @@
 
 #include "serve/buffer.h"
 
-enum { STOP_LIMIT = 16, STOP_BYTES = 1024, BIAS_LIMIT = 4096 };
+enum { STOP_LIMIT = 16, STOP_BYTES = 1024, BIAS_LIMIT = 4096, UNLOAD_SECONDS = 30 };
 
 bool st_call_out_of_memory(struct st_api_error *error)
 {
@@ -318,7 +318,9 @@ bool st_openai_read_completion(struct st_call *call, const json_t *body, struct 
 
 bool st_call_read(struct st_call *call, const char *body, size_t size, struct st_api_error *error)
 {
-    if (call->kind == ST_CALL_SLOT && call->slot_action == ST_SLOT_ERASE)
+    bool bodiless = call->kind == ST_CALL_LOAD || call->kind == ST_CALL_UNLOAD;
+    call->deadline = UNLOAD_SECONDS;
+    if ((call->kind == ST_CALL_SLOT && call->slot_action == ST_SLOT_ERASE) || (bodiless && !size))
         return true;
     json_t *object = st_body_parse(body, size, error);
     if (!object)
@@ -340,6 +342,8 @@ bool st_call_read(struct st_call *call, const char *body, size_t size, struct st
         case ST_CALL_TOKENIZE: good = read_tokenize(call, object, error); break;
         case ST_CALL_DETOKENIZE: good = read_detokenize(call, object, error); break;
         case ST_CALL_SLOT: good = st_slot_read(call, object, error); break;
+        case ST_CALL_LOAD: break;
+        case ST_CALL_UNLOAD: good = st_body_integer(object, "", "deadline_seconds", 0, 86400, &call->deadline, error); break;
         }
     json_decref(object);
     if (good && call->logprobs)

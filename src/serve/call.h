@@ -14,6 +14,8 @@ enum st_call_kind {
     ST_CALL_DETOKENIZE,   /* POST /detokenize */
     ST_CALL_TEMPLATE,     /* POST /apply-template */
     ST_CALL_SLOT,         /* POST /slots/N?action=... */
+    ST_CALL_LOAD,         /* POST /load */
+    ST_CALL_UNLOAD,       /* POST /unload */
 };
 
 enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
@@ -37,6 +39,7 @@ struct st_call {
     uint32_t slot;
     enum st_slot_action slot_action;
     char slot_file[ST_SLOT_FILE]; /* a plain name, "" for erase */
+    int64_t deadline;             /* /unload: seconds that answers have to end */
 
     bool stream, include_usage, progress;
     bool tools;          /* tool calls are looked for in the answer */

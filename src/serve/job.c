@@ -186,7 +186,9 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
                                &err) != STRATA_OK)
             fail_from(job, "tokens", &err);
         break;
-    case ST_CALL_SLOT: break;
+    case ST_CALL_SLOT:
+    case ST_CALL_LOAD:
+    case ST_CALL_UNLOAD: break;
     }
     st_job_post(job, ST_DELTA_PREPARED, NULL, 0, 0, 0, 0, NULL);
 }
@@ -324,7 +326,7 @@ static void on_done(void *user, enum strata_result result, const struct strata_e
         fail_from(job, NULL, err);
     struct st_condition c;
     st_server_condition(job->server, &c);
-    if (result == STRATA_E_DEVICE && c.state == ST_FAILED)
+    if (result == STRATA_E_DEVICE && c.refuses)
         job->error.status = 503;
     end_answer(job);
 }

@@ -84,6 +84,8 @@ struct st_job {
     bool called_tool; /* the last tool call is complete */
     bool enough;      /* it was the only one allowed, and the answer ended there */
     struct st_slot_result slot_result;
+    json_t *report; /* of ST_CALL_UNLOAD; or NULL */
+    char problem[500]; /* what went wrong although it was unloaded, "" if nothing */
     double slot_seconds;
 
     /* deltas on their way to the event thread */
@@ -107,6 +109,16 @@ struct st_job {
     bool timed_out;     /* cancelled because it took too long */
     bool withdrawn;     /* taken out of the engine's lane because the client is gone; to be freed */
     bool gone;          /* the client went away */
+    bool cut;           /* cancelled because the model is unloaded */
+
+    /* of the engine thread's list */
+    uint64_t place; /* grows with the order in which jobs came to it; 0: not yet */
+    bool alone;     /* begins when nothing is under way: loading and unloading */
+    /* of ST_CALL_UNLOAD: answers before it, those that were cut, and when they are (monotonic) */
+    size_t waits, cuts;
+    double deadline;
+    bool cutting;
+
     bool counted;       /* its status is in the metrics already */
     int status;         /* of the answer, 0: none was given */
 };
@@ -136,12 +148,21 @@ json_t *st_job_timings(const struct st_job *job);
 /* What was done to the slot. A new reference. */
 json_t *st_slot_json(const struct st_job *job);
 
+/* What loading or unloading did. A new reference. */
+json_t *st_load_json(const struct st_job *job);
+/* The answer is to end soon. */
+void st_job_cancel(struct st_job *job);
+
 /* ---- in the other threads ---- */
 
 void st_job_prepare(struct st_job *job, const struct st_backend *backend);
 /* Takes an answer up: it is then one of the server's running jobs, or has ended. */
 void st_job_begin(struct st_job *job);
 void st_job_slot(struct st_job *job, struct st_backend *backend);
+/* load.c: loads the model where it is not. False: that failed, and the job has ended. */
+bool st_job_needs_model(struct st_job *job);
+void st_job_load(struct st_job *job);
+void st_job_unload(struct st_job *job);
 /* Hands one delta to the event thread; logprob is taken over. Without memory the job is cancelled and marked failed. */
 void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, size_t size, size_t a, size_t b,
                  double seconds, json_t *logprob);

@@ -9,6 +9,8 @@ static void *lane_main(void *arg)
     pthread_mutex_lock(&lane->lock);
     while (!lane->stop || lane->under_way) {
         struct st_job *job = lane->stop || lane->under_way == lane->most ? NULL : lane->first;
+        if (job && job->alone && lane->under_way)
+            job = NULL;
         if (!job && !lane->under_way) {
             pthread_cond_wait(&lane->wake, &lane->lock);
             continue;

@@ -23,6 +23,8 @@ static const struct route routes[] = {
     {"POST", "/detokenize", NULL, ST_CALL_DETOKENIZE, false},
     {"POST", "/apply-template", NULL, ST_CALL_TEMPLATE, false},
     {"POST", "/slots/", NULL, ST_CALL_SLOT, false},
+    {"POST", "/load", NULL, ST_CALL_LOAD, false},
+    {"POST", "/unload", NULL, ST_CALL_UNLOAD, false},
     {"GET", "/v1/models", st_answer_models, 0, false},
     {"GET", "/props", st_answer_props, 0, false},
     {"GET", "/slots", st_answer_slots, 0, false},
@@ -196,17 +198,12 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
 {
     struct st_api_error error = {0};
     struct st_call call;
-    struct st_condition c;
-    st_server_condition(s, &c);
     bool answer = route->kind == ST_CALL_CHAT || route->kind == ST_CALL_COMPLETION || route->kind == ST_CALL_MESSAGES;
     if (x->too_large) {
         st_refuse(&error, 413, NULL, NULL, "the body is larger than %zu bytes", s->options.max_body);
-    } else if (s->stopping) {
-        st_refuse(&error, 503, NULL, NULL, "the server is stopping");
-    } else if (st_server_state(s, NULL, NULL) != ST_READY) {
-        st_refuse(&error, 503, "loading", NULL, "the model is being loaded (%.0f %%)", 100 * c.part);
-    } else if (answer && c.state == ST_FAILED) {
-        st_refuse(&error, 503, "engine_failed", NULL, "the engine has failed too often; it is tried again later: %s", c.why);
+    } else if (!st_server_open(s, answer, &error)) {
+        st_reply_error(s, x, route->path, &error);
+        return;
     } else if (answer ? s->answers >= s->options.queue + parallel(s) : s->job_count > s->options.queue + 64) {
         st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
                   s->options.queue);

@@ -21,6 +21,8 @@ struct st_serve_options {
     int request_seconds;             /* to deliver a request */
     int answer_seconds;              /* longest time to compute one answer, 0: any */
     int keepalive_ms;                /* between signs of life in a stream */
+    int idle_seconds;                /* without a request after which the model is unloaded, 0: never */
+    bool load_on_demand;             /* the model is loaded when the first request comes */
     struct strata_sampling sampling; /* defaults; values below 0: the model's. Only temperature to repetition penalty */
     bool log_requests, log_prompts;
     void (*log)(void *user, const char *line); /* from the event thread; line has no line break */

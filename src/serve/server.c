@@ -40,86 +40,11 @@ void st_server_log(struct st_server *s, const char *fmt, ...)
     s->options.log(s->options.log_user, line);
 }
 
-/* ---- loading ---- */
-
-static void on_load(void *user, const char *what, double part)
-{
-    struct st_server *s = user;
-    pthread_mutex_lock(&s->lock);
-    s->load_part = part;
-    snprintf(s->load_what, sizeof s->load_what, "%s", what);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void wake(struct st_server *s)
+void st_server_wake(struct st_server *s)
 {
     uint64_t one = 1;
     ssize_t written = write(s->wake_fd, &one, sizeof one);
     (void)written; /* it only fails when the counter is full, and then the loop is awake */
-}
-
-/* What a request gets where it says nothing: the model's recommendation, changed by the options. */
-static struct strata_sampling merge_sampling(const struct st_server *s)
-{
-    struct st_backend_info info;
-    const struct strata_sampling *o = &s->options.sampling;
-    s->backend->ops->info(s->backend, &info);
-    struct strata_sampling out = info.sampling;
-    out.temperature = o->temperature >= 0 ? o->temperature : out.temperature;
-    out.top_k = o->top_k >= 0 ? o->top_k : out.top_k;
-    out.top_p = o->top_p >= 0 ? o->top_p : out.top_p;
-    out.min_p = o->min_p >= 0 ? o->min_p : out.min_p;
-    out.repetition_penalty = o->repetition_penalty >= 0 ? o->repetition_penalty : out.repetition_penalty;
-    return out;
-}
-
-static void load_backend(struct st_server *s)
-{
-    struct strata_error err = {0};
-    on_load(s, "opening the model", 0);
-    enum strata_result r = s->backend->ops->open(s->backend, &err);
-    if (r == STRATA_OK)
-        r = s->backend->ops->load(s->backend, on_load, s, &err);
-    if (r == STRATA_OK) {
-        struct st_backend_info info;
-        s->backend->ops->info(s->backend, &info);
-        s->engine.most = info.parallel;
-        s->sampling = merge_sampling(s);
-        on_load(s, "ready", 1);
-    }
-    pthread_mutex_lock(&s->lock);
-    s->state = r == STRATA_OK ? ST_READY : ST_FAILED;
-    s->load_error = err;
-    pthread_mutex_unlock(&s->lock);
-    wake(s);
-}
-
-enum st_state st_server_state(struct st_server *s, double *part, char what[96])
-{
-    pthread_mutex_lock(&s->lock);
-    enum st_state state = s->state;
-    if (part)
-        *part = s->load_part;
-    if (what)
-        memcpy(what, s->load_what, sizeof s->load_what);
-    pthread_mutex_unlock(&s->lock);
-    return state;
-}
-
-void st_server_condition(struct st_server *s, struct st_condition *out)
-{
-    struct st_backend_health health = {.starting = false};
-    *out = (struct st_condition){.state = ST_LOADING};
-    out->state = st_server_state(s, &out->part, out->what);
-    if (out->state != ST_READY || !s->backend->ops->health)
-        return;
-    s->backend->ops->health(s->backend, &health);
-    memcpy(out->why, health.why, sizeof out->why);
-    if (!health.starting)
-        return;
-    out->state = health.failed ? ST_FAILED : ST_LOADING;
-    out->part = health.part;
-    memcpy(out->what, health.what, sizeof out->what);
 }
 
 static void prepare_work(struct st_server *s, struct st_job *job)
@@ -129,10 +54,18 @@ static void prepare_work(struct st_server *s, struct st_job *job)
 
 static void engine_work(struct st_server *s, struct st_job *job)
 {
-    if (job->call.kind == ST_CALL_SLOT)
-        st_job_slot(job, s->backend);
-    else
-        st_job_begin(job);
+    switch (job->call.kind) {
+    case ST_CALL_LOAD: st_job_load(job); break;
+    case ST_CALL_UNLOAD: st_job_unload(job); break;
+    case ST_CALL_SLOT:
+        if (st_job_needs_model(job))
+            st_job_slot(job, s->backend);
+        break;
+    default:
+        if (st_job_needs_model(job))
+            st_job_begin(job);
+        break;
+    }
 }
 
 static void engine_step(struct st_server *s)
@@ -145,8 +78,7 @@ static void engine_step(struct st_server *s)
     s->backend->ops->step(s->backend);
 }
 
-/* The engine thread looks at its list and at who is cancelled. */
-static void cancel(struct st_job *job)
+void st_job_cancel(struct st_job *job)
 {
     atomic_store(&job->cancelled, true);
     job->server->backend->ops->wake(job->server->backend);
@@ -194,7 +126,7 @@ void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, 
     }
     pthread_mutex_unlock(&s->lock);
     if (first)
-        wake(s);
+        st_server_wake(s);
 }
 
 void st_server_add_rate(struct st_server *s, size_t read, size_t generated)
@@ -222,6 +154,7 @@ static void free_job(struct st_job *job)
     free(job->ids);
     free(job->text);
     json_decref(job->pieces);
+    json_decref(job->report);
     st_buffer_free(&job->content);
     st_buffer_free(&job->reasoning);
     for (size_t i = 0; i < job->tool_count; i++) {
@@ -300,13 +233,22 @@ static void on_gone(struct st_exchange *x, void *user)
     struct st_server *s = job->server;
     job->x = NULL;
     job->gone = true;
-    cancel(job);
+    st_job_cancel(job);
     s->metrics.cancelled++;
     /* The job is not freed here: a writer of its stream may be further up the stack. */
-    if (job->stage == ST_STAGE_QUEUED && st_lane_remove(&s->engine, job)) {
+    if (job->stage == ST_STAGE_QUEUED && !job->alone && st_lane_remove(&s->engine, job)) {
         job->withdrawn = true;
         event_active(s->outbox_event, EV_READ, 0);
     }
+}
+
+/* Into the engine thread's list. */
+static void queue_job(struct st_server *s, struct st_job *job)
+{
+    job->stage = ST_STAGE_QUEUED;
+    job->place = ++s->places;
+    st_lane_add(&s->engine, job);
+    s->backend->ops->wake(s->backend);
 }
 
 void st_server_start(struct st_server *s, struct st_exchange *x, const char *route, struct st_call *call)
@@ -315,17 +257,20 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         [ST_CALL_CHAT] = &st_format_chat,         [ST_CALL_COMPLETION] = &st_format_completion,
         [ST_CALL_MESSAGES] = &st_format_messages, [ST_CALL_COUNT_TOKENS] = &st_format_small,
         [ST_CALL_TOKENIZE] = &st_format_small,    [ST_CALL_DETOKENIZE] = &st_format_small,
-        [ST_CALL_TEMPLATE] = &st_format_small,    [ST_CALL_SLOT] = &st_format_small};
+        [ST_CALL_TEMPLATE] = &st_format_small,    [ST_CALL_SLOT] = &st_format_small,
+        [ST_CALL_LOAD] = &st_format_small,        [ST_CALL_UNLOAD] = &st_format_small};
     static const char *const prefixes[] = {
         [ST_CALL_CHAT] = "chatcmpl-", [ST_CALL_COMPLETION] = "cmpl-", [ST_CALL_MESSAGES] = "msg_",
         [ST_CALL_COUNT_TOKENS] = "",  [ST_CALL_TOKENIZE] = "",        [ST_CALL_DETOKENIZE] = "",
-        [ST_CALL_TEMPLATE] = "",      [ST_CALL_SLOT] = ""};
+        [ST_CALL_TEMPLATE] = "",      [ST_CALL_SLOT] = "",           [ST_CALL_LOAD] = "",
+        [ST_CALL_UNLOAD] = ""};
     struct st_job *job = calloc(1, sizeof *job);
     if (!job) {
         struct st_api_error error;
         st_call_free(call);
         st_call_out_of_memory(&error);
-        st_reply_error(s, x, route, &error);
+        if (x)
+            st_reply_error(s, x, route, &error);
         return;
     }
     job->server = s;
@@ -341,8 +286,10 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
     snprintf(job->id, sizeof job->id, "%s%08llx%08llx", prefixes[call->kind],
              (unsigned long long)(s->begun_wall & 0xffffffff), (unsigned long long)job->number);
     atomic_init(&job->cancelled, false);
-    x->gone = on_gone;
-    x->user = job;
+    if (x) {
+        x->gone = on_gone;
+        x->user = job;
+    }
     *s->jobs_end = job;
     s->jobs_end = &job->next;
     s->job_count++;
@@ -355,7 +302,13 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
                           st_printable(shown, sizeof shown, text, strlen(text)));
         free(text);
     }
-    st_lane_add(&s->prepare, job);
+    job->alone = call->kind == ST_CALL_LOAD || call->kind == ST_CALL_UNLOAD;
+    if (job->alone) {
+        st_job_waits(job);
+        queue_job(s, job);
+    } else {
+        st_lane_add(&s->prepare, job);
+    }
 }
 
 static void reply_failed(struct st_server *s, struct st_job *job)
@@ -391,9 +344,7 @@ static void prepared(struct st_server *s, struct st_job *job)
         finish_job(s, job);
         return;
     }
-    job->stage = ST_STAGE_QUEUED;
-    st_lane_add(&s->engine, job);
-    s->backend->ops->wake(s->backend);
+    queue_job(s, job);
     if (job->streaming) {
         job->status = 200;
         st_exchange_add_header(job->x, "Cache-Control", "no-store");
@@ -480,7 +431,8 @@ static void ended(struct st_server *s, struct st_job *job)
     bool answers = job->format != &st_format_small;
     if (answers && job->end == STRATA_END_CANCELLED && !job->failed && !job->enough && !job->timed_out) {
         job->failed = true;
-        st_refuse(&job->error, 503, NULL, NULL, s->stopping ? "the server is stopping" : "the server is out of memory");
+        st_refuse(&job->error, 503, NULL, NULL, "%s",
+                  s->stopping ? "the server is stopping" : job->cut ? ST_CUT_MESSAGE : "the server is out of memory");
     }
     if (job->failed) {
         reply_failed(s, job);
@@ -504,7 +456,7 @@ static bool take_delta(struct st_server *s, struct st_job *job, struct st_delta 
     }
     if (!collect(s, job, d)) {
         /* Out of memory. The error is written at the end: until then it belongs to the engine thread. */
-        cancel(job);
+        st_job_cancel(job);
         return true;
     }
     if (job->x && job->streaming)
@@ -536,9 +488,9 @@ static void on_outbox(evutil_socket_t fd, short what, void *arg)
             d = job->first;
             job->first = job->last = NULL;
         }
-        bool failed = s->state == ST_FAILED;
+        bool fatal = s->fatal;
         pthread_mutex_unlock(&s->lock);
-        if (failed)
+        if (fatal)
             event_base_loopbreak(s->base);
         if (!job)
             return;
@@ -551,6 +503,12 @@ static void on_outbox(evutil_socket_t fd, short what, void *arg)
             free(d);
         }
     }
+}
+
+void st_server_drop(struct st_server *s, struct st_job *job)
+{
+    reply_failed(s, job);
+    finish_job(s, job);
 }
 
 /* ---- time ---- */
@@ -566,9 +524,10 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         bool running = job->stage == ST_STAGE_READING || job->stage == ST_STAGE_GENERATING;
         if (s->options.answer_seconds && running && now - job->started > s->options.answer_seconds) {
             job->timed_out = true;
-            cancel(job);
+            st_job_cancel(job);
         }
     }
+    st_server_tick_load(s, now);
     if (s->stopping && ((!s->jobs && st_http_idle(s->http)) || now >= s->stop_at))
         event_base_loopbreak(s->base);
 }
@@ -586,7 +545,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     s->stop_at = st_now() + STOP_SECONDS;
     st_http_stop_accepting(s->http);
     for (struct st_job *job = s->jobs; job; job = job->next)
-        cancel(job);
+        st_job_cancel(job);
     event_active(s->tick_event, EV_TIMEOUT, 0);
 }
 
@@ -638,7 +597,7 @@ static enum strata_result set_up(struct st_server *s, struct strata_error *err)
 static void tear_down(struct st_server *s)
 {
     for (struct st_job *job = s->jobs; job; job = job->next)
-        cancel(job);
+        st_job_cancel(job);
     st_http_free(s->http);
     st_lane_stop(&s->prepare);
     st_lane_stop(&s->engine);
@@ -682,14 +641,14 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
     s->backend = backend;
     s->wake_fd = -1;
     s->prepare.work = prepare_work;
-    s->engine.begin = load_backend;
+    s->engine.begin = st_server_load_first;
     s->engine.work = engine_work;
     s->engine.step = engine_step;
     s->jobs_end = &s->jobs;
     s->begun = st_now();
     s->begun_wall = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
-    on_load(s, "starting", 0);
+    snprintf(s->load_what, sizeof s->load_what, "starting");
     st_metrics_init(&s->metrics);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     enum strata_result r = set_up(s, err);
@@ -703,7 +662,7 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
         if (event_base_dispatch(s->base) < 0)
             r = st_fail(err, STRATA_E_IO, "server: the event loop failed");
         pthread_mutex_lock(&s->lock);
-        if (s->state == ST_FAILED)
+        if (s->fatal)
             r = st_fail(err, s->load_error.code, "%s", s->load_error.text);
         pthread_mutex_unlock(&s->lock);
     }

@@ -32,7 +32,8 @@ bool st_lane_remove(struct st_lane *lane, struct st_job *job);
 /* Ends the thread after the jobs under way; the rest of the list stays where it is. */
 void st_lane_stop(struct st_lane *lane);
 
-enum st_state { ST_LOADING, ST_READY, ST_FAILED };
+enum st_state { ST_LOADING, ST_READY, ST_FAILED, ST_UNLOADING, ST_UNLOADED };
+#define ST_CUT_MESSAGE "the model is being unloaded; ask again, and it is loaded"
 
 /* One finished request, for the page's list. */
 struct st_past {
@@ -64,13 +65,18 @@ struct st_server {
     pthread_mutex_t lock;
     struct st_job *outbox_first, *outbox_last;
     enum st_state state;
+    bool open;  /* calls are taken: the model was there once, or is loaded when it is needed */
+    bool fatal; /* the first load failed: the server ends with load_error */
     double load_part;
     char load_what[96];
     struct strata_error load_error;
-    struct strata_sampling sampling; /* defaults of requests; set before state is ST_READY */
+    uint64_t loads, unloads;
+    struct strata_sampling sampling; /* defaults of requests; set before open */
 
     struct st_job *jobs, **jobs_end; /* in order of arrival */
     size_t job_count, answers;       /* all; those that take the engine */
+    uint64_t places;                 /* given to jobs in the engine thread's list */
+    double busy;                     /* when there last was a job */
     bool stopping;
     double stop_at;
     struct st_past past[ST_PAST];
@@ -82,14 +88,33 @@ struct st_server {
     } rate[ST_RATE_SECONDS];
 };
 
+/* Wakes the event thread, from any. */
+void st_server_wake(struct st_server *s);
+/* Answers a job with its error and ends it. */
+void st_server_drop(struct st_server *s, struct st_job *job);
+
+/* load.c. In the engine thread, first: opens the model and loads it, unless that waits for a request. */
+void st_server_load_first(struct st_server *s);
+/* A job that is about to be queued and waits for all answers before it: counts them. */
+void st_job_waits(struct st_job *job);
+/* Deadlines of unloading, and unloading after idle time. */
+void st_server_tick_load(struct st_server *s, double now);
+/* Whether calls are taken now; false with the reason. answer: one that needs the engine. */
+bool st_server_open(struct st_server *s, bool answer, struct st_api_error *error);
+
 /* How the server is, with what its backend says of itself: one that starts again is loading, one that failed too often is failed,
  * although the model was loaded once. From any thread. */
 struct st_condition {
     enum st_state state;
+    bool open;    /* calls are taken; where the model is not loaded they wait for that */
+    bool refuses; /* but answers are refused: the engine has failed too often in a row */
+    uint64_t loads, unloads;
     double part;
     char what[96];
     char why[900]; /* what is known of the last failure */
 };
+/* "loading", "ready", "failed", "unloading", "unloaded" */
+extern const char *const st_state_names[];
 void st_server_condition(struct st_server *s, struct st_condition *out);
 /* A copy of the state of loading, from any thread. what may be NULL. */
 enum st_state st_server_state(struct st_server *s, double *part, char what[96]);

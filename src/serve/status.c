@@ -15,25 +15,29 @@ static const char *shown_name(const struct st_server *s, const struct st_backend
 static bool ready(struct st_server *s, struct st_exchange *x, const char *route)
 {
     struct st_api_error error;
-    double part;
-    if (st_server_state(s, &part, NULL) == ST_READY)
+    struct st_condition c;
+    st_server_condition(s, &c);
+    if (c.open)
         return true;
-    st_refuse(&error, 503, "loading", NULL, "the model is being loaded (%.0f %%)", 100 * part);
+    st_refuse(&error, 503, "loading", NULL, "the model is being loaded (%.0f %%)", 100 * c.part);
     st_reply_error(s, x, route, &error);
     return false;
 }
 
 void st_answer_health(struct st_server *s, struct st_exchange *x)
 {
-    static const char *const names[] = {"loading", "ready", "failed"};
     struct st_condition c;
     st_server_condition(s, &c);
-    if (c.state == ST_READY && !s->stopping) {
-        st_reply_json(s, x, "/health", json_pack("{s:s}", "status", "ok"));
+    bool unloaded = c.state == ST_UNLOADED; /* it answers, after a while */
+    if ((c.state == ST_READY || unloaded) && !s->stopping) {
+        st_reply_json(s, x, "/health", json_pack("{s:s}", "status", unloaded ? "unloaded" : "ok"));
         return;
     }
-    const char *name = s->stopping ? "stopping" : names[c.state];
-    const char *message = s->stopping ? "the server is stopping" : c.state == ST_FAILED ? c.why : "the model is being loaded";
+    const char *name = s->stopping ? "stopping" : st_state_names[c.state];
+    const char *message = s->stopping               ? "the server is stopping"
+                          : c.state == ST_FAILED    ? c.why
+                          : c.state == ST_UNLOADING ? "the model is being unloaded"
+                                                    : "the model is being loaded";
     json_t *value = json_pack("{s:s, s:f, s:s, s:{s:s, s:s, s:s, s:n}}", "status", name, "progress", c.part, "step", c.what,
                               "error", "message", message, "type", "server_error", "code", name, "param");
     char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
@@ -200,10 +204,8 @@ static json_t *rates_json(const struct st_server *s)
 
 void st_answer_status(struct st_server *s, struct st_exchange *x)
 {
-    static const char *const names[] = {"loading", "ready", "failed"};
     double now = st_now();
     struct st_condition c;
-    enum st_state state = st_server_state(s, NULL, NULL);
     st_server_condition(s, &c);
     json_t *requests = json_array(), *past = json_array();
     for (const struct st_job *job = s->jobs; job; job = job->next)
@@ -213,11 +215,15 @@ void st_answer_status(struct st_server *s, struct st_exchange *x)
     for (size_t i = 0; i < kept; i++)
         json_array_append_new(past, past_json(&s->past[(s->past_count - 1 - i) % ST_PAST], now));
     json_t *value = json_pack("{s:s, s:s, s:f, s:s, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "version", strata_version(),
-                              "state", s->stopping ? "stopping" : names[c.state], "progress", c.part, "step", c.what,
+                              "state", s->stopping ? "stopping" : st_state_names[c.state], "progress", c.part, "step", c.what,
                               "uptime_seconds", now - s->begun, "connections", (json_int_t)st_http_connections(s->http),
                               "queue_limit", (json_int_t)s->options.queue, "resident_bytes", (json_int_t)resident(),
                               "requests", requests, "past", past, "rates", rates_json(s));
-    if (state == ST_READY) {
+    json_object_set_new(value, "loading",
+                        json_pack("{s:I, s:I, s:b, s:i, s:s}", "loads", (json_int_t)c.loads, "unloads", (json_int_t)c.unloads,
+                                  "on_demand", s->options.load_on_demand, "idle_unload_seconds", s->options.idle_seconds,
+                                  "last_failure", c.why));
+    if (c.open) {
         struct st_backend_info info;
         s->backend->ops->info(s->backend, &info);
         json_object_set_new(value, "model", model_json(s, &info));

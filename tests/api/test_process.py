@@ -155,7 +155,9 @@ def after_failures_in_a_row_requests_are_refused_with_the_reason_until_it_works_
 def the_process_has_no_descriptors_but_the_standard_ones_and_its_socket():
     with server() as s:
         with s.socket():  # a connection that is open while the process starts
-            os.kill(process(s)["pid"], signal.SIGKILL)
+            before = process(s)["pid"]
+            os.kill(before, signal.SIGKILL)
+            wait_for(lambda: process(s)["pid"] != before)
             answered(s)
         folder = f"/proc/{process(s)['pid']}/fd"
         sockets = [name for name in os.listdir(folder) if os.readlink(os.path.join(folder, name)).startswith("socket:")]
