@@ -107,6 +107,7 @@ struct strata_engine_options {
     const char *devices;   /* "cpu" (default), "auto", or names in the order of layers: "cuda:0,cpu", "sim:gfx1100:24G,..." */
     const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38" */
     const char *vram_limit;  /* bytes that stages may take: "12G", or by device "cuda:0=12G,hip:0=8G" */
+    uint64_t vram_reserve;   /* bytes of each device that stay free; default: 512 MiB, 1 GiB with a display */
     uint64_t ram_limit;      /* bytes of host memory beside the mapped file; 0: no limit */
     const char *expert_cache; /* experts in the memory of devices: "auto" (default: as many as fit), "6G" of each, or "30%" */
     const char *expert_profile; /* file that says which experts are chosen most (strata profile), or NULL */

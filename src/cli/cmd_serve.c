@@ -90,6 +90,7 @@ static enum strata_result run_server(const struct serve_args *a, const struct st
         argv[i + 1] = a->argv[i];
     const struct st_backend_child_options options = {.program = "/proc/self/exe",
                                                      .argv = argv,
+                                                     .reserve = "--vram-reserve",
                                                      .silent_seconds = (double)a->watchdog,
                                                      .log = serve->log,
                                                      .log_user = serve->log_user};

@@ -55,6 +55,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, char cache[
         .devices = a->device ? a->device : "auto",
         .layer_split = a->layer_split,
         .vram_limit = a->vram_limit,
+        .vram_reserve = a->vram_reserve,
         .ple_path = a->ple,
         .expert_cache = a->expert_cache,
         .expert_profile = a->expert_profile,

@@ -18,7 +18,7 @@ struct st_engine_args {
     int check, simulate; /* indices into st_check_names and st_executor_names */
     int64_t context, threads;
     const char *session_dir; /* serve */
-    uint64_t ram_limit, session_ram, session_disk;
+    uint64_t ram_limit, vram_reserve, session_ram, session_disk;
     int kv; /* enum strata_kv, index into st_kv_names */
     int rope_scaling; /* enum strata_rope_scaling, index into st_rope_names */
     double rope_scale;
@@ -44,6 +44,8 @@ extern const char *const st_kv_names[], *const st_rope_names[];
     ST_TEXT("layer-split", 0, &(a).layer_split, "N,N", \
             "layers of each device (default: auto, by predicted time)"), \
     ST_TEXT("vram-limit", 0, &(a).vram_limit, "[D=]SIZE", "device memory that may be used, for all devices or by name"), \
+    ST_SIZE("vram-reserve", 0, &(a).vram_reserve, 1, 1e18, "SIZE", \
+            "memory of each device that stays free (default: 512M, 1G with a display)"), \
     ST_SIZE("ram-limit", 0, &(a).ram_limit, 1, 1e18, "SIZE", "host memory that may be used beside the mapped file"), \
     ST_SIZE("session-ram", 0, &(a).session_ram, 1, 1e18, "SIZE", \
             "host memory for states to go back to and parked conversations (default: 8 such states)"), \

@@ -139,6 +139,7 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
                                       .order = e->options.devices,
                                       .layer_split = split,
                                       .vram_limit = e->options.vram_limit,
+                                      .reserve = e->options.vram_reserve,
                                       .ram_limit = e->options.ram_limit,
                                       .kept = e->options.session_ram,
                                       .expert_cache = e->options.expert_cache,

@@ -146,7 +146,7 @@ static void discard_superseded(struct strata_engine *e, const struct parked *by)
 {
     for (struct parked *p = by->next, *next; p; p = next) {
         next = p->next;
-        if (common(p->ids, p->tokens, by->ids, by->tokens) < p->tokens - p->tokens / 8 || (p->path && !by->path))
+        if (common(p->ids, p->tokens, by->ids, by->tokens) < p->tokens - p->tokens / 8 || ((p->path || p->writing) && !by->path))
             continue;
         detach(e->park, p);
         discard(e, p);

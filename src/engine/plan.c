@@ -212,7 +212,7 @@ static enum strata_result add_device(struct planner *p, int i)
         return r;
     s->taken = s->memory - s->free;
     c->most = found->info.max_allocation;
-    s->reserve = found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
+    s->reserve = p->q->reserve ? p->q->reserve : found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
     s->reserve = s->reserve < s->free ? s->reserve : s->free;
     s->limit = room(c);
     s->memory_rate = DEVICE_SHARE * m->copy_rate;

@@ -70,6 +70,7 @@ struct st_plan_request {
     const char *order;               /* device list as the user wrote it: stages follow it unless it holds "auto" */
     const char *layer_split;         /* "auto" (NULL), or layers of each device: "10,38" */
     const char *vram_limit;          /* NULL; "12G" for every device, "sim:0=12G,sim:1=8G" by name */
+    uint64_t reserve;                /* bytes of each device that stay free, 0: as devices need it */
     uint64_t ram_limit;              /* bytes of host memory, 0: none */
     uint64_t kept;                   /* bytes for kept states, 0: for some checkpoints of each session */
     const char *expert_cache; /* experts in a device's memory: NULL or "auto": what is left, "12G" of each device, or "30%" */

@@ -172,7 +172,8 @@ static void small_end(struct st_job *job)
     }
     case ST_CALL_SLOT: value = st_slot_json(job); break;
     case ST_CALL_LOAD:
-    case ST_CALL_UNLOAD: value = st_load_json(job); break;
+    case ST_CALL_UNLOAD:
+    case ST_CALL_VRAM: value = st_load_json(job); break;
     default: break;
     }
     job->status = 200;

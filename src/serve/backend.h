@@ -67,6 +67,9 @@ struct st_backend_ops {
      * place for them, and gives the memory of all devices back, after a failure too. *report (NULL stays NULL where nothing was
      * loaded): {"conversations": {"files", "bytes"}, "freed": [{"name", "bytes", "driver_bytes"}]}, a new reference. */
     enum strata_result (*unload)(struct st_backend *b, json_t **report, struct strata_error *err);
+    /* In the engine thread: the next load leaves so many bytes of each device free, 0: as at the start. May be NULL: that cannot be
+     * chosen. */
+    void (*reserve)(struct st_backend *b, uint64_t bytes);
     void (*free)(struct st_backend *b);
 
     /* From any thread after open. Results as in strata.h, freed with the C library's free. */

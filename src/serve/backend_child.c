@@ -67,6 +67,8 @@ struct front {
     char why[900];           /* what is known of it, "" if there was none */
     double failed_at;
 
+    uint64_t reserve; /* of the next process, 0: as argv says */
+
     /* of the engine thread */
     struct entry *entries, **entries_end;
     uint64_t numbers;
@@ -220,7 +222,7 @@ static void attend(struct front *f, char *reason, size_t size)
             if (st_wire_receive(p->fd, &p->in, &err))
                 return;
             if (!take_messages(f, &err)) {
-                snprintf(reason, size, "the engine's process sent %s", err.text);
+                snprintf(reason, size, "the engine's process sent %.200s", err.text);
                 return;
             }
         }
@@ -272,7 +274,10 @@ static void end_process(struct front *f, const char *reason)
     double patience = *reason || stopping ? 0 : closed || told ? EXIT_SECONDS : CRASH_SECONDS;
     st_process_end(&f->process, patience, f->options.log, f->options.log_user, how, sizeof how);
     if (!told)
-        snprintf(why, sizeof why, "%s: %s", *reason ? reason : loading ? "the engine's process ended while the model was loaded" : "the engine's process ended",
+        snprintf(why, sizeof why, "%.240s: %.640s",
+                 *reason  ? reason
+                 : loading ? "the engine's process ended while the model was loaded"
+                           : "the engine's process ended",
                  how);
     pthread_mutex_lock(&f->lock);
     f->state = DOWN;
@@ -293,11 +298,34 @@ static void end_process(struct front *f, const char *reason)
         f->options.log(f->options.log_user, why);
 }
 
+/* Starts a process with the arguments of the options and what was asked for since. */
+static enum strata_result start_process(struct front *f, struct strata_error *err)
+{
+    char reserve[32];
+    size_t n = 0;
+    while (f->options.argv[n])
+        n++;
+    char **argv = calloc(n + 3, sizeof *argv);
+    if (!argv)
+        return st_fail(err, STRATA_E_MEMORY, "no memory for the arguments of the engine's process");
+    memcpy(argv, f->options.argv, n * sizeof *argv);
+    pthread_mutex_lock(&f->lock);
+    snprintf(reserve, sizeof reserve, "%llu", (unsigned long long)f->reserve);
+    if (f->reserve) {
+        argv[n] = (char *)f->options.reserve;
+        argv[n + 1] = reserve;
+    }
+    pthread_mutex_unlock(&f->lock);
+    enum strata_result r = st_process_start(f->options.program, argv, &f->process, err);
+    free(argv);
+    return r;
+}
+
 static void run_process(struct front *f)
 {
     struct strata_error err;
-    char reason[600];
-    enum strata_result r = st_process_start(f->options.program, f->options.argv, &f->process, &err);
+    char reason[240];
+    enum strata_result r = start_process(f, &err);
     pthread_mutex_lock(&f->lock);
     f->generation++;
     f->code = r;
@@ -636,6 +664,14 @@ static enum strata_result front_load(struct st_backend *b, st_backend_progress *
     return r;
 }
 
+static void front_reserve(struct st_backend *b, uint64_t bytes)
+{
+    struct front *f = (struct front *)b;
+    pthread_mutex_lock(&f->lock);
+    f->reserve = bytes;
+    pthread_mutex_unlock(&f->lock);
+}
+
 static void front_free(struct st_backend *b)
 {
     struct front *f = (struct front *)b;
@@ -727,7 +763,7 @@ enum strata_result st_backend_child(struct st_backend *local, const struct st_ba
         .open = front_open,     .load = front_load,     .unload = front_unload, .free = front_free,
         .info = front_info,     .tokenize = front_tokenize, .detokenize = front_detokenize, .chat_prompt = front_prompt,
         .status = front_status, .health = front_health, .start = front_start, .step = front_step,
-        .cancel = front_cancel, .wake = front_wake,     .slot = front_slot};
+        .cancel = front_cancel, .wake = front_wake,     .slot = front_slot,   .reserve = front_reserve};
     struct front *f = calloc(1, sizeof *f);
     if (!f) {
         local->ops->free(local);

@@ -8,6 +8,7 @@
 struct st_backend_child_options {
     const char *program;   /* what is started: the path of this program */
     char *const *argv;     /* its arguments, NULL at the end; it finds its socket at ST_CHILD_FD */
+    const char *reserve;   /* option of the program that takes the bytes of ops->reserve: "--vram-reserve" */
     double silent_seconds; /* a process that owes something and does not show a sign of life for longer is ended */
     void (*log)(void *user, const char *line); /* what the process writes to standard error, and when it fails; any thread */
     void *log_user;

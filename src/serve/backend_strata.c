@@ -29,6 +29,7 @@ struct real {
     struct strata_engine_options in_force; /* of the last engine */
     char devices[256];
     uint64_t engine_bytes;
+    json_t *stages;
 };
 
 /* The processor's name, or "" where the system does not tell. */
@@ -49,12 +50,30 @@ static void processor_name(char *out, size_t size)
         fclose(f);
 }
 
+/* Which layers lie where, and what they take of the memory that they may. A new reference. */
+static json_t *stages_json(const struct strata_engine *e)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < e->plan.n_stages; k++) {
+        const struct st_plan_stage *s = &e->plan.stage[k];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "device", s->name, "arch", s->arch,
+                                              "first_layer", (int)s->first, "layers", (int)(s->end - s->first), "bytes",
+                                              (json_int_t)s->size.total, "limit_bytes", (json_int_t)s->limit, "reserve_bytes",
+                                              (json_int_t)s->reserve, "expert_slots_bytes", (json_int_t)s->size.slots,
+                                              "experts_outside", s->cached));
+    }
+    return list;
+}
+
 /* What info and status tell in other threads. */
 static void note_engine(struct real *r)
 {
     struct st_park_info parked;
     st_park_info(r->engine, &parked);
+    json_t *stages = stages_json(r->engine);
     pthread_mutex_lock(&r->lock);
+    json_decref(r->stages);
+    r->stages = stages;
     r->parked = parked;
     strata_engine_options(r->engine, &r->in_force);
     st_engine_devices(r->engine, r->devices, sizeof r->devices);
@@ -133,6 +152,7 @@ static void real_free(struct st_backend *b)
     strata_session_free(r->session);
     strata_engine_free(r->engine);
     strata_model_free(r->model);
+    json_decref(r->stages);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
@@ -194,6 +214,7 @@ static json_t *real_status(const struct st_backend *b)
     pthread_mutex_lock(&r->lock);
     struct st_park_info parked = r->parked;
     uint64_t bytes = r->engine_bytes;
+    json_t *stages = r->stages ? json_deep_copy(r->stages) : json_array();
     snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
              r->in_force.threads);
     memcpy(devices, r->devices, sizeof devices);
@@ -202,9 +223,9 @@ static json_t *real_status(const struct st_backend *b)
                              (json_int_t)parked.in_files, "memory_bytes", (json_int_t)parked.memory_bytes, "file_bytes",
                              (json_int_t)parked.file_bytes, "dropped", (json_int_t)parked.dropped, "last_failure",
                              parked.last_failure);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o}", "devices", "name", devices, "description",
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o, s:o}", "devices", "name", devices, "description",
                      description, "total_bytes", total, "memory", "kind", "weights", "bytes", (json_int_t)info.bytes, "kind",
-                     "state and buffers", "bytes", (json_int_t)bytes, "parked", kept);
+                     "state and buffers", "bytes", (json_int_t)bytes, "parked", kept, "stages", stages);
 }
 
 static enum strata_result real_start(struct st_backend *b, struct st_backend_run *run, struct strata_error *err)

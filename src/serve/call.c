@@ -316,6 +316,22 @@ bool st_openai_read_completion(struct st_call *call, const json_t *body, struct 
     return true;
 }
 
+static bool read_deadline(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
+    return st_body_integer(body, "", "deadline_seconds", 0, 86400, &call->deadline, error);
+}
+
+static bool read_vram(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
+    int64_t mib = -1;
+    if (!st_body_integer(body, "", "reserve_mib", 0, 1 << 30, &mib, error) || !read_deadline(call, body, error))
+        return false;
+    if (mib < 0)
+        return st_refuse(error, 400, NULL, "reserve_mib", "reserve_mib: missing; 0 is what the server was started with");
+    call->reserve = (uint64_t)mib << 20;
+    return true;
+}
+
 bool st_call_read(struct st_call *call, const char *body, size_t size, struct st_api_error *error)
 {
     bool bodiless = call->kind == ST_CALL_LOAD || call->kind == ST_CALL_UNLOAD;
@@ -343,7 +359,8 @@ bool st_call_read(struct st_call *call, const char *body, size_t size, struct st
         case ST_CALL_DETOKENIZE: good = read_detokenize(call, object, error); break;
         case ST_CALL_SLOT: good = st_slot_read(call, object, error); break;
         case ST_CALL_LOAD: break;
-        case ST_CALL_UNLOAD: good = st_body_integer(object, "", "deadline_seconds", 0, 86400, &call->deadline, error); break;
+        case ST_CALL_UNLOAD: good = read_deadline(call, object, error); break;
+        case ST_CALL_VRAM: good = read_vram(call, object, error); break;
         }
     json_decref(object);
     if (good && call->logprobs)

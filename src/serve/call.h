@@ -16,6 +16,7 @@ enum st_call_kind {
     ST_CALL_SLOT,         /* POST /slots/N?action=... */
     ST_CALL_LOAD,         /* POST /load */
     ST_CALL_UNLOAD,       /* POST /unload */
+    ST_CALL_VRAM,         /* POST /v1/vram */
 };
 
 enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
@@ -39,7 +40,8 @@ struct st_call {
     uint32_t slot;
     enum st_slot_action slot_action;
     char slot_file[ST_SLOT_FILE]; /* a plain name, "" for erase */
-    int64_t deadline;             /* /unload: seconds that answers have to end */
+    int64_t deadline;             /* /unload, /v1/vram: seconds that answers have to end */
+    uint64_t reserve;             /* /v1/vram: bytes of each device that are to stay free */
 
     bool stream, include_usage, progress;
     bool tools;          /* tool calls are looked for in the answer */

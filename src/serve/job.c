@@ -188,7 +188,8 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
         break;
     case ST_CALL_SLOT:
     case ST_CALL_LOAD:
-    case ST_CALL_UNLOAD: break;
+    case ST_CALL_UNLOAD:
+    case ST_CALL_VRAM: break;
     }
     st_job_post(job, ST_DELTA_PREPARED, NULL, 0, 0, 0, 0, NULL);
 }

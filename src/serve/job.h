@@ -84,7 +84,9 @@ struct st_job {
     bool called_tool; /* the last tool call is complete */
     bool enough;      /* it was the only one allowed, and the answer ended there */
     struct st_slot_result slot_result;
-    json_t *report; /* of ST_CALL_UNLOAD; or NULL */
+    json_t *report; /* of ST_CALL_UNLOAD and ST_CALL_VRAM; or NULL */
+    json_t *stages; /* of ST_CALL_VRAM: as they are now; or NULL */
+    bool loaded;    /* of ST_CALL_VRAM: the model is */
     char problem[500]; /* what went wrong although it was unloaded, "" if nothing */
     double slot_seconds;
 
@@ -114,7 +116,7 @@ struct st_job {
     /* of the engine thread's list */
     uint64_t place; /* grows with the order in which jobs came to it; 0: not yet */
     bool alone;     /* begins when nothing is under way: loading and unloading */
-    /* of ST_CALL_UNLOAD: answers before it, those that were cut, and when they are (monotonic) */
+    /* of ST_CALL_UNLOAD and ST_CALL_VRAM: answers before it, those that were cut, and when they are (monotonic) */
     size_t waits, cuts;
     double deadline;
     bool cutting;
@@ -163,6 +165,7 @@ void st_job_slot(struct st_job *job, struct st_backend *backend);
 bool st_job_needs_model(struct st_job *job);
 void st_job_load(struct st_job *job);
 void st_job_unload(struct st_job *job);
+void st_job_vram(struct st_job *job);
 /* Hands one delta to the event thread; logprob is taken over. Without memory the job is cancelled and marked failed. */
 void st_job_post(struct st_job *job, enum st_delta_kind kind, const char *text, size_t size, size_t a, size_t b,
                  double seconds, json_t *logprob);

@@ -99,11 +99,10 @@ void st_job_load(struct st_job *job)
     }
 }
 
-void st_job_unload(struct st_job *job)
+/* True if there was something to unload. */
+static bool unload(struct st_server *s, struct st_job *job)
 {
-    struct st_server *s = job->server;
     struct strata_error err = {0};
-    double start = st_now();
     bool loaded = st_server_state(s, NULL, NULL) == ST_READY;
     if (loaded) {
         set_state(s, ST_UNLOADING);
@@ -114,6 +113,48 @@ void st_job_unload(struct st_job *job)
     pthread_mutex_lock(&s->lock);
     s->unloads += loaded;
     pthread_mutex_unlock(&s->lock);
+    return loaded;
+}
+
+void st_job_unload(struct st_job *job)
+{
+    double start = st_now();
+    unload(job->server, job);
+    job->slot_seconds = st_now() - start;
+    st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
+}
+
+static void set_reserve(struct st_server *s, uint64_t bytes)
+{
+    s->backend->ops->reserve(s->backend, bytes);
+    pthread_mutex_lock(&s->lock);
+    s->reserve = bytes;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The model is loaded anew with another plan: with less memory fewer experts lie on devices, the coldest go first. Where it does not
+ * fit, it is loaded as it was. */
+void st_job_vram(struct st_job *job)
+{
+    struct st_server *s = job->server;
+    struct strata_error err = {0}, again = {0};
+    double start = st_now();
+    uint64_t before = s->reserve;
+    bool loaded = unload(s, job);
+    set_reserve(s, job->call.reserve);
+    enum strata_result r = loaded ? load(s, &err) : STRATA_OK;
+    if (r) {
+        set_reserve(s, before);
+        job->failed = true;
+        st_refuse(&job->error, 409, "does_not_fit", "reserve_mib", "with %llu MiB of each device free the model cannot be loaded: %s",
+                  (unsigned long long)(job->call.reserve >> 20), err.text);
+        if (load(s, &again))
+            st_refuse(&job->error, 503, "load_failed", NULL, "the model could not be loaded again: %s", again.text);
+    }
+    job->loaded = loaded && !r;
+    json_t *status = job->loaded ? s->backend->ops->status(s->backend) : NULL;
+    job->stages = json_incref(json_object_get(status, "stages"));
+    json_decref(status);
     job->slot_seconds = st_now() - start;
     st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
 }
@@ -155,7 +196,7 @@ static void cut_answers(struct st_server *s, struct st_job *unload)
 void st_server_tick_load(struct st_server *s, double now)
 {
     for (struct st_job *job = s->jobs; job; job = job->next)
-        if (job->call.kind == ST_CALL_UNLOAD && !job->cutting && now >= job->deadline) {
+        if ((job->call.kind == ST_CALL_UNLOAD || job->call.kind == ST_CALL_VRAM) && !job->cutting && now >= job->deadline) {
             cut_answers(s, job);
             break; /* the list has changed; the next tick sees the rest */
         }
@@ -173,14 +214,19 @@ json_t *st_load_json(const struct st_job *job)
 {
     if (job->call.kind == ST_CALL_LOAD)
         return json_pack("{s:s, s:f}", "state", "ready", "seconds", job->slot_seconds);
+    bool vram = job->call.kind == ST_CALL_VRAM;
     size_t cuts = job->cuts < job->waits ? job->cuts : job->waits;
-    json_t *value = json_pack("{s:s, s:f, s:{s:I, s:I}, s:s?}", "state", "unloaded", "seconds", job->slot_seconds, "answers",
+    json_t *value = json_pack("{s:s, s:f, s:{s:I, s:I}, s:s?}", "state", job->loaded ? "ready" : "unloaded", "seconds", job->slot_seconds, "answers",
                               "waited_for", (json_int_t)(job->waits - cuts), "cut", (json_int_t)cuts, "problem",
                               *job->problem ? job->problem : NULL);
     const char *const members[] = {"conversations", "freed"};
     for (size_t i = 0; i < 2; i++) {
         json_t *member = json_object_get(job->report, members[i]);
         json_object_set(value, members[i], member ? member : json_null());
+    }
+    if (vram) {
+        json_object_set_new(value, "reserve_mib", json_integer((json_int_t)(job->call.reserve >> 20)));
+        json_object_set(value, "stages", job->stages ? job->stages : json_null());
     }
     return value;
 }
@@ -211,6 +257,7 @@ void st_server_condition(struct st_server *s, struct st_condition *out)
     out->open = s->open;
     out->loads = s->loads;
     out->unloads = s->unloads;
+    out->reserve = s->reserve;
     if (s->state == ST_FAILED)
         snprintf(out->why, sizeof out->why, "%s", s->load_error.text);
     pthread_mutex_unlock(&s->lock);

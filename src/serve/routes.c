@@ -25,6 +25,7 @@ static const struct route routes[] = {
     {"POST", "/slots/", NULL, ST_CALL_SLOT, false},
     {"POST", "/load", NULL, ST_CALL_LOAD, false},
     {"POST", "/unload", NULL, ST_CALL_UNLOAD, false},
+    {"POST", "/v1/vram", NULL, ST_CALL_VRAM, false},
     {"GET", "/v1/models", st_answer_models, 0, false},
     {"GET", "/props", st_answer_props, 0, false},
     {"GET", "/slots", st_answer_slots, 0, false},
@@ -207,6 +208,8 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
     } else if (answer ? s->answers >= s->options.queue + parallel(s) : s->job_count > s->options.queue + 64) {
         st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
                   s->options.queue);
+    } else if (route->kind == ST_CALL_VRAM && !(s->options.vram_elastic && s->backend->ops->reserve)) {
+        st_refuse(&error, 501, NULL, NULL, "the memory of devices is not changed here; start the server with --vram-elastic");
     } else {
         st_call_init(&call, route->kind, &s->sampling);
         if ((route->kind != ST_CALL_SLOT || read_slot(s, x, &call, &error)) &&

@@ -23,6 +23,7 @@ struct st_serve_options {
     int keepalive_ms;                /* between signs of life in a stream */
     int idle_seconds;                /* without a request after which the model is unloaded, 0: never */
     bool load_on_demand;             /* the model is loaded when the first request comes */
+    bool vram_elastic;               /* POST /v1/vram is allowed */
     struct strata_sampling sampling; /* defaults; values below 0: the model's. Only temperature to repetition penalty */
     bool log_requests, log_prompts;
     void (*log)(void *user, const char *line); /* from the event thread; line has no line break */

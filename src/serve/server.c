@@ -57,6 +57,7 @@ static void engine_work(struct st_server *s, struct st_job *job)
     switch (job->call.kind) {
     case ST_CALL_LOAD: st_job_load(job); break;
     case ST_CALL_UNLOAD: st_job_unload(job); break;
+    case ST_CALL_VRAM: st_job_vram(job); break;
     case ST_CALL_SLOT:
         if (st_job_needs_model(job))
             st_job_slot(job, s->backend);
@@ -155,6 +156,7 @@ static void free_job(struct st_job *job)
     free(job->text);
     json_decref(job->pieces);
     json_decref(job->report);
+    json_decref(job->stages);
     st_buffer_free(&job->content);
     st_buffer_free(&job->reasoning);
     for (size_t i = 0; i < job->tool_count; i++) {
@@ -258,12 +260,13 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         [ST_CALL_MESSAGES] = &st_format_messages, [ST_CALL_COUNT_TOKENS] = &st_format_small,
         [ST_CALL_TOKENIZE] = &st_format_small,    [ST_CALL_DETOKENIZE] = &st_format_small,
         [ST_CALL_TEMPLATE] = &st_format_small,    [ST_CALL_SLOT] = &st_format_small,
-        [ST_CALL_LOAD] = &st_format_small,        [ST_CALL_UNLOAD] = &st_format_small};
+        [ST_CALL_LOAD] = &st_format_small,        [ST_CALL_UNLOAD] = &st_format_small,
+        [ST_CALL_VRAM] = &st_format_small};
     static const char *const prefixes[] = {
         [ST_CALL_CHAT] = "chatcmpl-", [ST_CALL_COMPLETION] = "cmpl-", [ST_CALL_MESSAGES] = "msg_",
         [ST_CALL_COUNT_TOKENS] = "",  [ST_CALL_TOKENIZE] = "",        [ST_CALL_DETOKENIZE] = "",
         [ST_CALL_TEMPLATE] = "",      [ST_CALL_SLOT] = "",           [ST_CALL_LOAD] = "",
-        [ST_CALL_UNLOAD] = ""};
+        [ST_CALL_UNLOAD] = "",        [ST_CALL_VRAM] = ""};
     struct st_job *job = calloc(1, sizeof *job);
     if (!job) {
         struct st_api_error error;
@@ -302,7 +305,7 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
                           st_printable(shown, sizeof shown, text, strlen(text)));
         free(text);
     }
-    job->alone = call->kind == ST_CALL_LOAD || call->kind == ST_CALL_UNLOAD;
+    job->alone = call->kind == ST_CALL_LOAD || call->kind == ST_CALL_UNLOAD || call->kind == ST_CALL_VRAM;
     if (job->alone) {
         st_job_waits(job);
         queue_job(s, job);

@@ -71,6 +71,7 @@ struct st_server {
     char load_what[96];
     struct strata_error load_error;
     uint64_t loads, unloads;
+    uint64_t reserve; /* bytes of each device that /v1/vram asked to stay free, 0: as at the start */
     struct strata_sampling sampling; /* defaults of requests; set before open */
 
     struct st_job *jobs, **jobs_end; /* in order of arrival */
@@ -108,7 +109,7 @@ struct st_condition {
     enum st_state state;
     bool open;    /* calls are taken; where the model is not loaded they wait for that */
     bool refuses; /* but answers are refused: the engine has failed too often in a row */
-    uint64_t loads, unloads;
+    uint64_t loads, unloads, reserve;
     double part;
     char what[96];
     char why[900]; /* what is known of the last failure */

@@ -228,6 +228,8 @@ void st_answer_status(struct st_server *s, struct st_exchange *x)
         s->backend->ops->info(s->backend, &info);
         json_object_set_new(value, "model", model_json(s, &info));
         json_object_set_new(value, "machine", s->backend->ops->status(s->backend));
+        json_object_set_new(value, "vram",
+                            json_pack("{s:b, s:I}", "elastic", s->options.vram_elastic, "reserve_mib", (json_int_t)(c.reserve >> 20)));
         json_object_set_new(value, "totals",
                             json_pack("{s:I, s:I, s:I, s:I}", "prompt_tokens", (json_int_t)s->metrics.prompt_tokens,
                                       "reused_tokens", (json_int_t)s->metrics.reused_tokens, "read_tokens",

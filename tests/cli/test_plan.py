@@ -109,6 +109,13 @@ def a_limit_holds_to_the_byte_and_a_refusal_has_both_numbers():
 
 
 @test
+def a_reserve_stays_free_on_every_device_and_a_limit_is_what_it_leaves():
+    p = plan("--device", "sim:gfx1100:24G,sim:sm_89:8G", "--layer-split", "4,4", "--vram-reserve", "2G")
+    for stage, memory in zip(p["stages"], (24, 8)):
+        assert stage["memory"]["reserve"] == 2 << 30 and stage["memory"]["available"] == (memory - 2) << 30, stage
+
+
+@test
 def chunks_are_automatic_or_exactly_as_said():
     assert plan("--device", "sim:gfx1100:24G")["prefill"] == 8192
     assert plan("--device", "sim:gfx1100:24G", "--prefill", "auto", "-c", "700")["prefill"] == 700
