@@ -114,6 +114,7 @@ struct strata_engine_options {
     const char *check;       /* "sync" or "runtime": find faults of devices where they are born; slow */
     const char *simulate;    /* executor of simulated devices: "cpu" (default) or "fibers" */
     const char *program_cache; /* directory for what drivers compiled (OpenCL), so that it is there at the next start, or NULL */
+    bool predict;          /* the plan says how fast it will be where the CPU computes alone, too: takes some tenths of a second */
     int threads;           /* CPU workers; default: one per physical core */
     uint32_t context;      /* tokens a session can hold; default: the smaller of the trained context and 8192 */
     uint32_t sessions;     /* sessions that may exist at once; default 1 */

@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 /* About 50 microseconds on current cores: longer than the gap between two kernels, shorter than anyone notices as heat.
- */
-enum { SPIN_ROUNDS = 4000 };
+ * Behind that a worker offers its core to others for a while before it sleeps: waking takes as long as the spin, so a
+ * team whose workers sleep at one barrier would be late, and sleep, at the next one too. A yield takes a fraction of a
+ * microsecond where nobody else wants the core. */
+enum { SPIN_ROUNDS = 4000, ROUNDS_A_YIELD = 20, BARRIER_YIELDS = 1000 };
 
 /* A number that others wait for. */
 struct word {
@@ -40,6 +42,7 @@ struct st_team {
     _Alignas(64) _Atomic uint32_t arrived; /* workers waiting at the current barrier */
     _Alignas(64) struct word phase;        /* counts completed barriers */
     _Atomic uint64_t sleeps;
+    _Atomic int yields; /* of a worker without work, before it sleeps */
 };
 
 static inline void relax(void)
@@ -56,13 +59,26 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value)
     return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* Waits until the word differs from old; true when that took longer than the spin. */
-static bool wait_change(struct word *w, uint32_t old)
+static bool spin(struct word *w, uint32_t old, int rounds)
 {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
-            return false;
+            return true;
         relax();
+    }
+    return false;
+}
+
+/* Waits until the word differs from old; true when that took longer than the spin. yields: how often the core is
+ * offered to others before this thread sleeps. */
+static bool wait_change(struct word *w, uint32_t old, int yields)
+{
+    if (spin(w, old, SPIN_ROUNDS))
+        return false;
+    for (int i = 0; i < yields; i++) {
+        sched_yield();
+        if (spin(w, old, ROUNDS_A_YIELD))
+            return true;
     }
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
@@ -80,6 +96,15 @@ static void change(struct word *w)
         futex(&w->value, FUTEX_WAKE, INT_MAX);
 }
 
+void st_await(const _Atomic uint32_t *word)
+{
+    for (int i = 0; !atomic_load_explicit(word, memory_order_acquire); i++)
+        if (i < SPIN_ROUNDS)
+            relax();
+        else
+            sched_yield(); /* that worker may need this core */
+}
+
 void st_barrier(struct st_worker *w)
 {
     uint32_t count = (uint32_t)w->count; /* belongs to the next run as soon as the last worker is here */
@@ -90,7 +115,7 @@ void st_barrier(struct st_worker *w)
     if (atomic_fetch_add(&t->arrived, 1) + 1 == count) {
         atomic_store(&t->arrived, 0);
         change(&t->phase);
-    } else if (wait_change(&t->phase, phase)) {
+    } else if (wait_change(&t->phase, phase, BARRIER_YIELDS)) {
         atomic_fetch_add_explicit(&t->sleeps, 1, memory_order_relaxed);
     }
 }
@@ -101,7 +126,7 @@ static void *thread_main(void *p)
     struct st_team *t = self->worker.team;
     uint32_t seen = 0;
     for (;;) {
-        wait_change(&self->go, seen);
+        wait_change(&self->go, seen, atomic_load_explicit(&t->yields, memory_order_relaxed));
         seen++;
         if (t->stop)
             return NULL;
@@ -110,7 +135,7 @@ static void *thread_main(void *p)
     }
 }
 
-void st_team_run_on(struct st_team *t, int workers, void (*fn)(void *, struct st_worker *), void *arg)
+void st_team_begin(struct st_team *t, int workers, void (*fn)(void *, struct st_worker *), void *arg)
 {
     t->fn = fn;
     t->arg = arg;
@@ -118,13 +143,28 @@ void st_team_run_on(struct st_team *t, int workers, void (*fn)(void *, struct st
         t->threads[i].worker.count = workers;
     for (int i = 1; i < workers; i++)
         change(&t->threads[i].go);
-    fn(arg, &t->threads[0].worker);
+}
+
+void st_team_end(struct st_team *t)
+{
+    t->fn(t->arg, &t->threads[0].worker);
     st_barrier(&t->threads[0].worker);
+}
+
+void st_team_run_on(struct st_team *t, int workers, void (*fn)(void *, struct st_worker *), void *arg)
+{
+    st_team_begin(t, workers, fn, arg);
+    st_team_end(t);
 }
 
 void st_team_run(struct st_team *t, void (*fn)(void *, struct st_worker *), void *arg)
 {
     st_team_run_on(t, t->count, fn, arg);
+}
+
+void st_team_linger(struct st_team *t, int yields)
+{
+    atomic_store(&t->yields, yields);
 }
 
 int st_team_size(const struct st_team *t)

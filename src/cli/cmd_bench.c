@@ -157,6 +157,15 @@ static enum strata_result print_profile(struct bench *b, const struct result *t,
     return r;
 }
 
+/* Beside the measurement what was predicted, for people (on stderr). */
+static void print_prediction(const struct bench *b, const struct result *t)
+{
+    double seconds = b->h.engine->plan.seconds;
+    if (t->generate && seconds > 0 && b->a->format == FORMAT_MARKDOWN)
+        fprintf(stderr, "%s: %.2f tok/s measured, %.2f predicted: %+.0f %%\n", t->name, t->mean_rate, 1 / seconds,
+                100 * (1 / seconds / t->mean_rate - 1));
+}
+
 static const char *kv_name(const struct bench *b)
 {
     return st_kv_names[b->options.kv];
@@ -255,6 +264,8 @@ static int run_all(struct bench *b, const size_t *prompts, size_t n_prompts, con
                 continue; /* -p 0 or -n 0 leaves the kind out */
             struct strata_error err;
             status = run_test(b, t, &err) ? st_report(&err) : print_result(b, t);
+            if (!status)
+                print_prediction(b, t);
             if (!status && b->a->profile)
                 status = print_profile(b, t, &err) ? st_report(&err) : ST_EXIT_OK;
         }
@@ -342,6 +353,7 @@ static int bench(struct bench_args *a)
     if ((size_t)a->engine.context < tokens)
         return st_user_error("bench: the tests need a context of %zu tokens", tokens);
     struct bench b = {.a = a};
+    a->engine.predict = other > 0;
     status = st_host_open("bench", &a->engine, a->format == FORMAT_JSON, &b.h);
     if (status)
         return status;

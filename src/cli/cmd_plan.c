@@ -55,11 +55,12 @@ static void print_devices(const struct st_plan *plan)
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         if (s->cached)
-            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token "
-                   "misses %.1f MiB, "
-                   "which the CPU reads at %.1f GB/s\n",
+            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token misses "
+                   "%.1f MiB, which the CPU computes at %.1f GB/s beside a link of %.1f GB/s, in each of %llu "
+                   "layers\n",
                    s->name, (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20),
-                   100 * s->size.hit, (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->miss_rate * 1e-9);
+                   100 * s->size.hit, (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->cpu_experts.rate * 1e-9,
+                   s->link_experts.rate * 1e-9, (unsigned long long)s->size.steps);
     }
 }
 
@@ -86,10 +87,13 @@ static void print_time(const struct st_plan *plan)
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         const struct st_plan_time *t = &s->time;
-        printf("%-10s %9.3f %9.3f %9.3f %9.3f %9.3f    %.1f MiB at %.1f GB/s, %llu %s of %.2f us", s->name,
+        printf("%-10s %9.3f %9.3f %9.3f %9.3f %9.3f    %.1f MiB at %.1f GB/s", s->name,
                (t->memory + t->misses + t->launch + t->link) * 1e3, t->memory * 1e3, t->misses * 1e3, t->launch * 1e3,
-               t->link * 1e3, s->size.read / (1 << 20), s->memory_rate * 1e-9, (unsigned long long)s->size.launches,
-               s->found < 0 ? "commands" : "launches", s->launch_seconds * 1e6);
+               t->link * 1e3, s->size.read / (1 << 20), s->memory_rate * 1e-9);
+        if (s->size.expert_read > 0)
+            printf(", of them %.1f MiB of experts at %.1f GB/s", s->size.expert_read / (1 << 20), s->expert_rate * 1e-9);
+        printf(", %llu %s of %.2f us", (unsigned long long)s->size.launches, s->found < 0 ? "commands" : "launches",
+               s->launch_seconds * 1e6);
         if (s->link_rate > 0)
             printf(", link %.1f GB/s", s->link_rate * 1e-9);
         putchar('\n');
@@ -121,16 +125,20 @@ static json_t *stage_json(const struct st_plan_stage *s)
         (json_int_t)z->kv, "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers, "rows",
         (json_int_t)z->rows, "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total, "page_locked",
         (json_int_t)z->locked, "slots", (json_int_t)z->slots, "experts", (json_int_t)z->experts);
-    json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f}", "memory_seconds", t->memory,
+    json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:I, s:f}", "memory_seconds", t->memory,
                              "miss_seconds", t->misses, "launch_seconds", t->launch, "link_seconds", t->link,
                              "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches, "memory_rate",
-                             s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate);
+                             s->memory_rate, "seconds_per_launch", s->launch_seconds, "link_rate", s->link_rate, "expert_bytes",
+                             (json_int_t)s->size.expert_read, "expert_rate", s->expert_rate);
     json_object_set_new(out, "token", time);
     if (s->cached)
         json_object_set_new(out, "expert_cache",
-                            json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "all", (json_int_t)z->all_experts, "slots",
-                                      (json_int_t)z->slots, "hit", z->hit, "miss_rate", s->miss_rate, "arena",
-                                      (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
+                            json_pack("{s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "all",
+                                      (json_int_t)z->all_experts, "slots",
+                                      (json_int_t)z->slots, "hit", z->hit, "layers", (json_int_t)z->steps, "cpu_seconds",
+                                      s->cpu_experts.start, "cpu_rate", s->cpu_experts.rate, "link_seconds",
+                                      s->link_experts.start, "link_rate", s->link_experts.rate, "answer_seconds",
+                                      s->answer_seconds, "arena", (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));
     if (s->found >= 0)
         json_object_set_new(out, "memory",
                             json_pack("{s:I, s:I, s:I, s:I, s:I}", "total", (json_int_t)s->memory, "taken",

@@ -67,6 +67,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, char cache[
         .simulate = st_executor_names[a->simulate],
         .program_cache = st_cache_directory(a->cache, cache),
         .threads = (int)a->threads,
+        .predict = a->predict,
         .context = (uint32_t)a->context,
         .prefill = prefill,
         .kv = (enum strata_kv)a->kv,

@@ -23,6 +23,7 @@ struct st_engine_args {
     int rope_scaling; /* enum strata_rope_scaling, index into st_rope_names */
     double rope_scale;
     bool fp32, context_shift;
+    bool predict; /* no option of the command line */
     const char *mtp; /* NULL, "auto" or a file */
     int64_t spec;    /* -1: not given */
     double spec_min_p;

@@ -25,6 +25,11 @@ static void print_measured(const struct st_device *dev)
         printf("  an empty kernel, in a replayed graph   %8.2f us\n", m->replay_us);
     printf("  a small kernel behind another one      %8.2f us\n", m->step_us);
     printf("  launch, run, seen by the host          %8.2f us\n", m->notice_us);
+    printf("  the host's part between two launches   %8.2f us\n", m->answer_us);
+    printf("  a product in a chain, Q6_K             %8.2f us + bytes at %.1f GB/s\n", m->dense.start * 1e6, m->dense.rate * 1e-9);
+    printf("  a product in a chain, Q2_0             %8.2f us + bytes at %.1f GB/s\n", m->experts.start * 1e6, m->experts.rate * 1e-9);
+    printf("  weights from the host for launches     %8.2f us + bytes at %.1f GB/s\n", m->bring.start * 1e6,
+           m->bring.rate * 1e-9);
     if (m->wait_us > 0)
         printf("  host's number seen by a queue          %8.2f us (%s)\n", m->wait_us,
                m->wait_value ? "stretches wait for numbers" : "slower than the host");
@@ -297,9 +302,12 @@ static enum strata_result bench_kernels(struct st_device *dev, bool tiles, struc
 static enum strata_result bench(struct st_devices *devices, int found, bool tiles, struct strata_error *err)
 {
     struct st_device *dev = NULL;
+    const struct st_decode_shape shape = {.dense = st_decode_weight(ST_TYPE_Q6_K, COLUMNS, COLUMNS),
+                                          .gate = st_decode_weight(ST_TYPE_Q2_0, COLUMNS, COLUMNS),
+                                          .used = 1};
     enum strata_result r = st_device_open(devices, found, NULL, &dev, err);
     if (r == STRATA_OK)
-        r = st_device_measure(dev, err);
+        r = st_device_measure(dev, &shape, err);
     if (r == STRATA_OK) {
         print_measured(dev);
         r = bench_kernels(dev, tiles, err);
@@ -310,7 +318,10 @@ static enum strata_result bench(struct st_devices *devices, int found, bool tile
 
 int st_device_bench(struct st_devices *devices, bool tiles)
 {
-    if (devices->chosen_count == 0)
+    int status = devices->cpu ? st_device_bench_cpu() : ST_EXIT_OK;
+    if (status)
+        return status;
+    if (devices->chosen_count == 0 && !devices->cpu)
         return st_user_error("strata-device: no device to measure; --list-devices says why");
     for (int i = 0; i < devices->chosen_count; i++) {
         struct strata_error err = {0};

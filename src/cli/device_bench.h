@@ -8,6 +8,9 @@
  * that their kernels can have, instead of the default. */
 int st_device_bench(struct st_devices *devices, bool tiles);
 
+/* The same for the CPU. */
+int st_device_bench_cpu(void);
+
 /* The prompt products of a device, on `bytes` random bytes at weights. */
 enum strata_result st_device_bench_prompts(struct st_device *dev, st_addr weights, uint64_t bytes, struct strata_error *err);
 /* Bytes that mean nothing, but are no zeros; written at the address. */

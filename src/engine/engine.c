@@ -256,7 +256,7 @@ static enum strata_result prepare(const struct strata_model *model, const struct
     e->asked_prefill = e->options.prefill;
     e->placement = (struct st_placement){
         .slots = e->options.sessions, .context = e->options.context, .kv = kv_type(e->options.kv), .hold = e->options.drafts > 0};
-    r = make_plan(e, ST_PREFILL_MAX, predict, err);
+    r = make_plan(e, ST_PREFILL_MAX, predict || e->options.predict, err);
     if (!r && e->options.context_shift && st_plan_recurrent(&e->plan))
         r = st_fail(err, STRATA_E_UNSUPPORTED,
                     "%s: no context shift for this model: it keeps recurrent state (%.1f MiB for each conversation) in which all tokens "

@@ -38,13 +38,18 @@ static enum strata_result open_device(struct strata_engine *e, const struct st_s
 {
     const struct st_device_info *info = &e->devices->list[found].info;
     bool needed[ST_GPU_KERNEL_COUNT] = {[ST_GPU_COPY] = true, [ST_GPU_EMPTY] = true};
-    enum strata_result r = st_stage_device_needs(config, info, needed, err);
+    struct st_decode_shape shape;
+    enum strata_result r = st_stage_shape(config, &shape, err);
+    if (!r)
+        r = st_device_measure_needs(&shape, needed, err);
+    if (!r)
+        r = st_stage_device_needs(config, info, needed, err);
     if (r) {
         st_fail_in(err, r, "%s (%s)", e->devices->list[found].name, info->arch);
         return as_device_failure(r, err);
     }
     r = st_device_open(e->devices, found, needed, out, err);
-    if (!r && (r = st_device_rates(*out, err))) {
+    if (!r && (r = st_device_rates(*out, &shape, err))) {
         st_device_close(*out);
         *out = NULL;
     }
@@ -147,6 +152,7 @@ enum strata_result st_engine_make_plan(struct strata_engine *e, const struct st_
                                       .prefill = e->asked_prefill,
                                       .most_prefill = most,
                                       .threads = e->options.threads,
+                                      .kernels = &e->kernels,
                                       .predict = predict,
                                       .pass_bytes = st_engine_pass_bytes,
                                       .user = e};
@@ -182,7 +188,8 @@ static enum strata_result open_stage(struct strata_engine *e, const struct st_st
                                             .profile = e->profile,
                                             .trunk_layers = e->dims.layers,
                                             .kernels = &e->kernels,
-                                            .threads = e->options.threads};
+                                            .threads = e->options.threads,
+                                            .cpu = e->plan.stage[k].cpu_experts};
     if (s->found < 0)
         return st_stage_cpu_open(&own, &e->rows, &e->kernels, e->options.threads, &e->stages[k], err);
     return as_device_failure(st_stage_device_open(&own, e->opened[k], s->size.total, &e->stages[k], err), err);

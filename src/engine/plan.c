@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "engine/checkpoint.h"
+#include "engine/miss.h"
 #include "engine/pipeline.h"
 
 enum {
@@ -40,12 +41,11 @@ struct candidate {
     struct st_stage_size *least; /* the same with no expert in its memory; NULL: the model has none, or a CPU */
 };
 
-/* What one token makes of the rates that each device measured of itself. Assumptions for all devices, seen on one card and two CPUs
- * (docs/benchmarks.md, "Predictions"); a wrong one misleads predictions and the automatic choice, never results:
- * products of few rows read a device's memory at a share of the rate of large copies, a CPU's at a share of its read rate, the
- * CPU's share of a layer's experts less, because every layer begins and ends it; and a small kernel takes as long as some dependent
- * copies of a few KB. */
-static const double DEVICE_SHARE = 0.25, CPU_SHARE = 0.3, MISS_SHARE = 0.4, LAUNCH_STEPS = 2.5;
+/* How many times as long a launch of decoding takes as one of those that a device is measured with: it walks through more
+ * reads that wait for each other; and a command on the CPU, which has more barriers. Properties of the model's operations,
+ * seen on one card and one CPU (docs/benchmarks.md, "Predictions"); a wrong number misleads predictions and the automatic
+ * choice, never results. */
+static const double LAUNCH_DEPTH = 1.75, COMMAND_DEPTH = 1.5;
 
 struct planner {
     const struct st_plan_request *q;
@@ -56,7 +56,8 @@ struct planner {
     uint64_t cache_bytes; /* the user's limit of experts in a device's memory, UINT64_MAX for none */
     double cache_share;   /* the same as a share of all, -1 for none */
     bool experts;    /* the model has experts, there are devices, and not all experts are asked for in their memory */
-    double cpu_rate; /* bytes per second that the CPU reads, 0: not measured yet */
+    bool cpu_known;
+    struct st_cpu_rates cpu; /* once that is set */
     uint64_t shared; /* bytes of weights that a device's stages hold whatever their layers are */
     struct strata_error *err;
 };
@@ -215,9 +216,12 @@ static enum strata_result add_device(struct planner *p, int i)
     s->reserve = p->q->reserve ? p->q->reserve : found->info.features & ST_FEATURE_DISPLAY ? RESERVE_DISPLAY : RESERVE;
     s->reserve = s->reserve < s->free ? s->reserve : s->free;
     s->limit = room(c);
-    s->memory_rate = DEVICE_SHARE * m->copy_rate;
+    s->memory_rate = m->dense.rate;
+    s->expert_rate = m->experts.rate;
     s->link_rate = m->in_rate;
-    s->launch_seconds = LAUNCH_STEPS * m->step_us * 1e-6;
+    s->launch_seconds = LAUNCH_DEPTH * m->dense.start;
+    s->link_experts = m->bring;
+    s->answer_seconds = m->answer_us * 1e-6;
     c->out_rate = m->out_rate;
     c->notice = m->notice_us * 1e-6;
     return stated_limit(p, c);
@@ -259,12 +263,20 @@ static enum strata_result look_at_experts(struct planner *p)
     return r;
 }
 
-/* How fast the CPU reads, once some experts stay outside of devices' memory. */
+/* What the CPU does with the model's weights; measured once, where a plan needs it. */
 static enum strata_result know_cpu(struct planner *p)
 {
-    struct st_cpu_rates rates = {0};
-    enum strata_result r = p->cpu_rate > 0 ? STRATA_OK : st_cpu_measure(p->q->threads, &rates, p->err);
-    p->cpu_rate = p->cpu_rate > 0 ? p->cpu_rate : MISS_SHARE * rates.read_rate;
+    struct st_decode_shape shape;
+    struct st_stage_config config = *p->q->config;
+    if (p->cpu_known)
+        return STRATA_OK;
+    config.placement = st_plan_placement(&config.placement, p->q->dims, WINDOW_ROWS);
+    config.options.first = 0;
+    config.options.end = p->q->dims->layers;
+    enum strata_result r = st_stage_shape(&config, &shape, p->err);
+    if (!r)
+        r = st_cpu_measure(p->q->kernels, p->q->threads, &shape, &p->cpu, p->err);
+    p->cpu_known = !r;
     return r;
 }
 
@@ -273,14 +285,14 @@ static enum strata_result measure_cpu(struct planner *p)
 {
     for (int i = 0; i < p->n; i++) {
         struct st_plan_stage *s = &p->candidate[i].stage;
-        struct st_cpu_rates rates = {0};
         if (s->found >= 0 || (p->n == 1 && !p->q->predict))
             continue;
-        enum strata_result r = st_cpu_measure(p->q->threads, &rates, p->err);
+        enum strata_result r = know_cpu(p);
         if (r)
             return r;
-        s->memory_rate = CPU_SHARE * rates.read_rate;
-        s->launch_seconds = rates.barrier_us * 1e-6;
+        s->memory_rate = p->cpu.dense.rate;
+        s->expert_rate = p->cpu.experts.rate;
+        s->launch_seconds = COMMAND_DEPTH * p->cpu.dense.start;
     }
     return STRATA_OK;
 }
@@ -399,21 +411,29 @@ static struct st_plan_time time_of(const struct planner *p, const struct candida
     const struct st_plan_stage *s = &c->stage;
     double in = (first == 0 ? d->hidden : d->wide) * 4.0, out = (end == d->layers ? d->vocabulary : d->wide) * 4.0;
     struct st_plan_time t = {.launch = (double)size->launches * s->launch_seconds};
-    t.memory = s->memory_rate > 0 ? size->read / s->memory_rate : 0;
+    t.memory = s->memory_rate > 0 ? (size->read - size->expert_read) / s->memory_rate : 0;
+    t.memory += s->expert_rate > 0 ? size->expert_read / s->expert_rate : 0;
     if (s->link_rate > 0 && c->out_rate > 0)
         t.link = in / s->link_rate + out / c->out_rate + c->notice;
     return t;
 }
 
-/* The same where a share `hit` of the chosen experts is in the device's memory: the CPU reads the others, and every
- * layer waits for the host. */
+/* Seconds of a token for the missing experts of a stage's layers, of which the CPU and the link compute so many bytes;
+ * every layer waits for the host. */
+static double miss_seconds(const struct planner *p, const struct candidate *c, double steps, double missed)
+{
+    double each = steps > 0 ? missed / steps : 0;
+    return steps * (c->stage.answer_seconds + st_miss_seconds(p->cpu.experts, c->stage.link_experts, each));
+}
+
+/* The same where a share `hit` of the chosen experts is in the device's memory. */
 static struct st_plan_time time_with(const struct planner *p, const struct candidate *c,
                                      const struct st_stage_size *size, double hit, uint32_t first, uint32_t end)
 {
     struct st_plan_time t = time_of(p, c, size, first, end);
     double missed = (1 - hit) * size->expert_read;
-    t.memory -= c->stage.memory_rate > 0 ? missed / c->stage.memory_rate : 0;
-    t.misses = missed / p->cpu_rate + (double)size->steps * (c->notice + 2 * c->stage.launch_seconds);
+    t.memory -= c->stage.expert_rate > 0 ? missed / c->stage.expert_rate : 0;
+    t.misses = miss_seconds(p, c, (double)size->steps, missed);
     return t;
 }
 
@@ -432,7 +452,7 @@ static double range_seconds(const struct planner *p, const struct candidate *c, 
     if (!c->least || !least->all_experts || least->total > c->stage.limit)
         return -1;
     uint64_t room = c->stage.limit - least->total, slots = slot_room(p, room, least->all_experts);
-    if (slots > room || p->cpu_rate <= 0)
+    if (slots > room || !p->cpu_known)
         return -1;
     return sum(time_with(p, c, least, (double)slots / (double)least->all_experts, first, end));
 }
@@ -732,7 +752,7 @@ static enum strata_result size_stage(struct planner *p, const struct candidate *
     if (r)
         return r;
     s->cached = true;
-    s->miss_rate = p->cpu_rate;
+    s->cpu_experts = p->cpu.experts;
     s->size = least;
     if (least.total > s->limit)
         return r;
@@ -938,12 +958,12 @@ static enum strata_result try_helper(struct planner *p, const struct candidate *
     enum strata_result r = size_with(p, c, s->first, s->end, plan->prefill, &some, &size);
     if (r)
         return r;
-    double steps = (double)size.steps, wait = steps * (c->notice + 2 * c->stage.launch_seconds);
-    double missed = (1 - size.hit) * size.expert_read, given = size.helper_hit * size.expert_read;
-    double helper = given / h->stage.memory_rate + steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds +
+    double steps = (double)size.steps, missed = (1 - size.hit) * size.expert_read, given = size.helper_hit * size.expert_read;
+    double helper = given / h->stage.expert_rate + steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds +
                                                             HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
-    double cpu = (missed - given) / p->cpu_rate, misses = wait + (cpu > helper ? cpu : helper);
-    if (given <= 0 || h->stage.memory_rate <= 0 || h->stage.link_rate <= 0 || misses > WORTH * s->time.misses)
+    double wait = steps * c->stage.answer_seconds, rest = miss_seconds(p, c, steps, missed - given) - wait,
+           misses = wait + (rest > helper ? rest : helper);
+    if (given <= 0 || h->stage.expert_rate <= 0 || h->stage.link_rate <= 0 || misses > WORTH * s->time.misses)
         return STRATA_OK;
     double before = plan->seconds;
     plan->seconds += misses - s->time.misses;

@@ -33,8 +33,10 @@ struct st_plan_stage {
     int helper;       /* index in st_devices.list of a device that computes some of the others, -1: none */
     uint64_t arena;   /* and bytes that the host's arena may take (size.arena is what it does) */
     struct st_plan_time time;
-    double miss_rate; /* bytes per second at which the CPU computes experts that are missing; cached stages */
-    double memory_rate, link_rate, launch_seconds; /* what the prediction rests on; link_rate 0: no link */
+    /* Of cached stages: times of the CPU's and of the link's share of a layer's missing experts, by bytes. */
+    struct st_line cpu_experts, link_experts;
+    double answer_seconds; /* what the host's part of a layer costs beside them */
+    double memory_rate, expert_rate, link_rate, launch_seconds; /* what the prediction rests on; link_rate 0: no link */
 };
 
 /* Host memory, in bytes. total is all but the file, which the system can drop and read again. */
@@ -77,7 +79,8 @@ struct st_plan_request {
     const struct st_expert_profile *profile; /* or NULL */
     uint32_t prefill;                /* 0: as many rows as there is memory for, */
     uint32_t most_prefill;           /* but not more than this */
-    int threads;                     /* of the CPU */
+    int threads;                     /* of the CPU, with these */
+    const struct st_kernels *kernels;
     bool predict;                    /* measure the CPU even where nothing has to be decided */
     /* Host memory that passes with that placement take outside of the stages. */
     uint64_t (*pass_bytes)(void *user, const struct st_placement *placement);

@@ -5,6 +5,7 @@
 
 #include "engine/ngram_io.h"
 #include "model/model.h"
+#include "runtime/measure_cpu.h"
 
 struct st_device;
 struct st_device_info;
@@ -105,6 +106,7 @@ struct st_stage_config {
         uint32_t trunk_layers;                   /* of the model */
         const struct st_kernels *kernels;        /* of the CPU, with so many threads */
         int threads;
+        struct st_line cpu; /* what the plan measured of it */
     } experts; /* of stages on devices */
 };
 
@@ -115,6 +117,8 @@ enum strata_result st_stage_cpu_open(const struct st_stage_config *c, const stru
 /* What such a stage would take; nothing is allocated or loaded. */
 enum strata_result st_stage_cpu_size(const struct st_stage_config *c, int threads, struct st_stage_size *out,
                                      struct strata_error *err);
+/* What decoding on the CPU multiplies, of all layers of the range; for measuring it. */
+enum strata_result st_stage_shape(const struct st_stage_config *c, struct st_decode_shape *out, struct strata_error *err);
 /* On an opened device whose kernels are resolved. limit: bytes of its memory that the stage may take. */
 enum strata_result st_stage_device_open(const struct st_stage_config *c, struct st_device *dev, uint64_t limit,
                                         struct st_stage **out, struct strata_error *err);
@@ -132,6 +136,8 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
 double st_program_traffic(const struct st_program *p, uint32_t depth);
 /* The part of that which is chosen experts; *layers: commands that have some. */
 double st_program_expert_traffic(const struct st_program *p, uint64_t *layers);
+/* The experts of its first command that has some, and the largest matrix of its layers beside them. */
+void st_program_shape(const struct st_program *p, struct st_decode_shape *out);
 /* Bytes of a program's state that grow with the context, of all slots, as placed. */
 uint64_t st_program_kv_bytes(const struct st_program *p, uint32_t slots);
 

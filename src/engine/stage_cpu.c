@@ -238,11 +238,31 @@ enum strata_result st_stage_cpu_size(const struct st_stage_config *config, int t
     out->buffers = s->buffer_bytes;
     out->launches = s->trunk.n_commands;
     out->read = st_program_traffic(&s->trunk, ST_STAGE_DEPTH);
+    out->expert_read = st_program_expert_traffic(&s->trunk, &out->steps);
     out->kv = st_program_kv_bytes(&s->trunk, s->placement.slots) + st_program_kv_bytes(&s->draft, s->placement.slots);
     if (!r &&
         (!st_mul_u64((uint64_t)threads, worker_scratch(s), &out->scratch) ||
          !st_add_u64(out->state, out->buffers, &out->total) || !st_add_u64(out->total, out->scratch, &out->total)))
         r = st_fail(err, STRATA_E_LIMIT, "cpu: layers %u..%u do not fit in any memory", o.first, o.end - 1);
+    st_program_free(&s->trunk);
+    st_program_free(&s->draft);
+    st_model_close(&s->bound);
+    return r;
+}
+
+enum strata_result st_stage_shape(const struct st_stage_config *config, struct st_decode_shape *out,
+                                      struct strata_error *err)
+{
+    struct st_rows rows = {0};
+    struct cpu_stage c = {.rows = &rows, .base.placement = config->placement};
+    struct st_stage *s = &c.base;
+    enum strata_result r = st_model_open(config->gguf, config->draft_gguf, &config->options, &s->bound, err);
+    if (!r) {
+        s->bound.family->dims(&s->bound, &s->dims);
+        r = lay_out(&c, NULL, err);
+    }
+    if (!r)
+        st_program_shape(&s->trunk, out);
     st_program_free(&s->trunk);
     st_program_free(&s->draft);
     st_model_close(&s->bound);

@@ -1,5 +1,6 @@
 /* Windows of a stage whose experts are not all on its device: the host's step in each layer. The idea: expert_store.h.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,10 @@
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_copy.h"
 
-enum { LATE_LAUNCHES = 8 /* of experts that are brought to a window, with their list and the wait */ };
+enum {
+    LOOK_AT_LINK = 4,  /* in every so-manieth layer in which the link took part */
+    FORGET_LINK = 1000 /* after so many layers in which it did not */
+};
 
 /* Which of the set's layers a command computes: commands and tensors come in the same order, the trunk's first. */
 static uint32_t layer_of(const struct device_stage *d, const struct st_program *p, const struct st_command *c)
@@ -111,17 +115,6 @@ static enum strata_result group_entries(struct st_device_experts *e, int32_t lay
     return STRATA_OK;
 }
 
-struct host_run {
-    const struct st_kernels *kernels;
-    struct st_experts a;
-};
-
-static void run_experts(void *arg, struct st_worker *w)
-{
-    const struct host_run *run = arg;
-    run->kernels->experts(run->kernels, &run->a, w);
-}
-
 static double now(void)
 {
     struct timespec t;
@@ -129,31 +122,43 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Runs on the team; bytes: of the experts' weights. How fast that was decides what the link gets. */
-static void run_measured(struct st_device_experts *e, struct host_run *run, uint64_t bytes)
+/* What the team computes; the caller's thread does something else until it has time for its part. */
+struct host_run {
+    const struct st_kernels *kernels;
+    struct st_experts a;
+    struct st_routing routing;
+    int32_t n;
+    uint64_t bytes; /* of experts' weights; 0: nothing runs */
+    double begun;
+    uint64_t sleeps;
+    _Atomic uint64_t ended; /* nanoseconds after begun, of the worker that ended last */
+};
+
+static void run_experts(void *arg, struct st_worker *w)
 {
-    double start = now();
-    uint64_t sleeps = st_team_sleeps(e->team);
-    st_team_run_on(e->team, st_pace_workers(&e->pace), run_experts, run);
-    double seconds = now() - start, rate = seconds > 0 ? (double)bytes / seconds : 0;
-    e->computed += seconds;
-    e->cpu_bytes += bytes;
-    st_pace_report(&e->pace, seconds / (double)bytes, st_team_sleeps(e->team) - sleeps);
-    e->cpu_rate = e->cpu_rate > 0 ? 0.9 * e->cpu_rate + 0.1 * rate : rate;
+    struct host_run *run = arg;
+    run->kernels->experts(run->kernels, &run->a, w);
+    uint64_t mine = (uint64_t)((now() - run->begun) * 1e9), last = atomic_load(&run->ended);
+    while (mine > last && !atomic_compare_exchange_weak(&run->ended, &last, mine))
+        ;
 }
 
-/* Computes the marked experts' outputs into rows from number `row` on; *row counts on. Their places are set. */
-static void compute(struct st_device_experts *e, struct st_host_layer *l, int32_t n, uint64_t slot,
-                    const uint8_t *marked, int32_t *row)
+/* Begins to compute the marked experts' outputs into rows from number `row` on; *row counts on. Their places are set. */
+static void begin_run(struct st_device_experts *e, struct st_host_layer *l, int32_t n, uint64_t slot,
+                      const uint8_t *marked, struct host_run *run, int32_t *row)
 {
-    uint64_t bytes = 0;
     const int32_t *first = e->group, *entry = first + e->experts + 1;
     int32_t *where = e->group + e->experts + 1 + e->entries, *some = e->some, *list = some + e->experts + 1, count = 0;
+    struct st_experts_work *work = &e->work;
+    *run = (struct host_run){.kernels = e->kernels, .n = n};
+    work->count = 0;
+    work->next = 0;
     for (uint32_t x = 0; x < e->experts; x++) {
         some[x] = count;
-        bytes += marked[x] ? slot : 0;
-        e->by_cpu += marked[x];
-        for (int32_t i = first[x]; i < first[x + 1] && marked[x]; i++) {
+        if (!marked[x])
+            continue;
+        work->taken[work->count++] = (struct st_experts_taken){.expert = x};
+        for (int32_t i = first[x]; i < first[x + 1]; i++) {
             where[entry[i]] = -1 - (*row + count); /* of the host; the address behind it is known later */
             list[count++] = entry[i];
         }
@@ -161,11 +166,12 @@ static void compute(struct st_device_experts *e, struct st_host_layer *l, int32_
     some[e->experts] = count;
     if (!count)
         return;
-    const struct st_routing routing = {.first = some, .entry = list};
-    struct host_run run = {.kernels = e->kernels,
-                           .a = {.n = &n,
+    e->by_cpu += work->count;
+    run->bytes = work->count * slot;
+    run->routing = (struct st_routing){.first = some, .entry = list};
+    run->a = (struct st_experts){.n = &run->n,
                                  .m = e->m,
-                                 .routing = &routing,
+                                 .routing = &run->routing,
                                  .gate = &l->gate,
                                  .up = &l->up,
                                  .down = &l->down,
@@ -177,9 +183,32 @@ static void compute(struct st_device_experts *e, struct st_host_layer *l, int32_
                                  .width = e->width,
                                  .shared_width = e->width,
                                  .acts = &e->acts,
-                                 .hacts = &e->hacts}};
-    run_measured(e, &run, bytes);
+                                 .hacts = &e->hacts,
+                                 .work = work};
+    const struct st_worker alone = {.count = 1};
+    run->sleeps = st_team_sleeps(e->team);
+    run->begun = now();
+    st_act_prepare(e->kernels, &e->acts, st_act_mask(&l->gate) | st_act_mask(&l->up), e->m, e->hidden, (size_t)n,
+                   e->hidden, &alone);
+    st_team_begin(e->team, st_pace_workers(&e->pace), run_experts, run);
     *row += count;
+}
+
+/* Takes part in what runs, and ends it. How fast it was decides what the link gets. */
+static void end_run(struct st_device_experts *e, struct host_run *run)
+{
+    if (!run->bytes)
+        return;
+    st_team_end(e->team);
+    double seconds = (double)atomic_load(&run->ended) * 1e-9;
+    e->computed += seconds;
+    e->cpu_bytes += run->bytes;
+    /* Beside what was expected at first: a layer with one expert and one with five are no sign of anything. */
+    double expected = st_line_at(e->expected, (double)run->bytes);
+    e->expected_seconds += expected;
+    st_pace_report(&e->pace, seconds / expected, st_team_sleeps(e->team) - run->sleeps);
+    st_miss_add(&e->cpu_times, (double)run->bytes, seconds);
+    run->bytes = 0;
 }
 
 /* Where an expert's matrices are for the CPU; parts: of its tensors. */
@@ -208,22 +237,28 @@ static size_t stage_reads(const struct device_stage *d, struct st_device_experts
     return count;
 }
 
-/* Computes the missing experts (marked in e->wanted): those in the arena while the first of the others are read, then
- * those. */
-static enum strata_result compute_missing(struct device_stage *d, uint32_t k, int32_t n, int32_t *rows,
-                                          struct strata_error *err)
+/* Missing experts of a layer on the CPU: those in the arena while the first of the others are read, then those. */
+struct missing {
+    struct host_run run;
+    struct st_expert_read reads[ST_STAGED * ST_EXPERT_SECTIONS];
+    size_t n_reads, staged;
+    uint32_t next; /* expert whose read comes next */
+};
+
+/* Begins with those that are marked in e->wanted. finish_missing must follow, also after a failure. */
+static enum strata_result begin_missing(struct device_stage *d, uint32_t k, int32_t n, struct missing *m, int32_t *rows,
+                                        struct strata_error *err)
 {
     struct st_device_experts *e = d->experts;
     const struct st_expert_layer *file = &d->store.set.layer[k];
     struct st_host_layer *l = &e->layer[k];
-    struct st_expert_read reads[ST_STAGED * ST_EXPERT_SECTIONS];
-    uint8_t *marked = e->marked;
-    uint32_t next = 0;
-    size_t n_reads, staged = stage_reads(d, e, k, e->wanted, &next, reads, &n_reads);
-    enum strata_result r = st_expert_host_begin(e->host, reads, n_reads, err);
+    m->next = 0;
+    m->run.bytes = 0;
+    m->staged = stage_reads(d, e, k, e->wanted, &m->next, m->reads, &m->n_reads);
+    enum strata_result r = st_expert_host_begin(e->host, m->reads, m->n_reads, err);
     for (uint32_t x = 0; x < e->experts && !r; x++) {
         const uint8_t *arena = e->wanted[x] ? st_expert_host_at(e->host, k, x) : NULL;
-        marked[x] = arena != NULL;
+        e->marked[x] = arena != NULL;
         const uint8_t *parts[ST_EXPERT_SECTIONS];
         for (uint32_t s = 0; s < file->sections && arena; s++)
             parts[s] = arena + file->section[s].at;
@@ -231,22 +266,35 @@ static enum strata_result compute_missing(struct device_stage *d, uint32_t k, in
             set_places(l, x, parts);
     }
     if (!r)
-        compute(e, l, n, file->slot, marked, rows);
-    while (!r && staged) {
+        begin_run(e, l, n, file->slot, e->marked, &m->run, rows);
+    return r;
+}
+
+static enum strata_result finish_missing(struct device_stage *d, uint32_t k, int32_t n, struct missing *m,
+                                         int32_t *rows, struct strata_error *err)
+{
+    struct st_device_experts *e = d->experts;
+    const struct st_expert_layer *file = &d->store.set.layer[k];
+    struct st_host_layer *l = &e->layer[k];
+    enum strata_result r = STRATA_OK;
+    end_run(e, &m->run);
+    while (!r && m->staged) {
         r = st_expert_host_finish(e->host, err);
-        memset(marked, 0, e->experts);
-        for (size_t i = 0; i < n_reads && !r; i += file->sections) {
+        memset(e->marked, 0, e->experts);
+        for (size_t i = 0; i < m->n_reads && !r; i += file->sections) {
             const uint8_t *parts[ST_EXPERT_SECTIONS];
             for (uint32_t s = 0; s < file->sections; s++)
-                parts[s] = reads[i + s].data;
-            set_places(l, reads[i].expert, parts);
-            marked[reads[i].expert] = 1;
+                parts[s] = m->reads[i + s].data;
+            set_places(l, m->reads[i].expert, parts);
+            e->marked[m->reads[i].expert] = 1;
         }
-        if (!r)
-            compute(e, l, n, file->slot, marked, rows);
-        staged = r ? 0 : stage_reads(d, e, k, e->wanted, &next, reads, &n_reads);
-        if (staged)
-            r = st_expert_host_begin(e->host, reads, n_reads, err);
+        if (!r) {
+            begin_run(e, l, n, file->slot, e->marked, &m->run, rows);
+            end_run(e, &m->run);
+        }
+        m->staged = r ? 0 : stage_reads(d, e, k, e->wanted, &m->next, m->reads, &m->n_reads);
+        if (m->staged)
+            r = st_expert_host_begin(e->host, m->reads, m->n_reads, err);
     }
     return r;
 }
@@ -269,58 +317,48 @@ static uint32_t plan_window(struct device_stage *d, uint32_t k)
     return missing;
 }
 
-/* How many of the missing experts that are in the arena go over the link, so that it and the CPU are done at the same
- * time. */
-static uint32_t link_share(const struct device_stage *d, uint64_t slot, uint32_t missing, uint32_t in_arena)
+/* Marks the link's share of the missing experts with places in the ring, and returns how many they are; they are not
+ * wanted any more. Those that most rows have chosen go: a device reads an expert once for all of them. */
+static uint32_t give_to_link(struct device_stage *d, uint32_t k, uint32_t missing)
 {
-    const struct st_device_experts *e = d->experts;
-    const struct st_measured *m = &d->dev->measured;
-    double best = (double)missing * (double)slot / (e->cpu_rate > 0 ? e->cpu_rate : 1),
-           start = LATE_LAUNCHES * m->launch_us * 1e-6;
-    uint32_t share = 0, most = in_arena < ST_RING_EXPERTS ? in_arena : ST_RING_EXPERTS;
-    if (missing > 2 && most == missing)
-        most--; /* one stays with the CPU, whose rate would otherwise never be measured again */
-    for (uint32_t n = 1; n <= most && e->cpu_rate > 0 && m->in_rate > 0; n++) {
-        double cpu = (double)(missing - n) * (double)slot / e->cpu_rate,
-               link = start + (double)n * (double)slot / m->in_rate;
-        double t = cpu > link ? cpu : link;
-        if (t < best) {
-            best = t;
-            share = n;
-        }
-    }
-    return share;
-}
-
-/* Brings the link's share of the missing experts to the ring and has the device compute them; they are not wanted any
- * more. Those that most rows have chosen go: a device reads an expert once for all of them. */
-static enum strata_result compute_over_link(struct device_stage *d, const struct st_command *c, uint32_t k,
-                                            uint32_t missing, struct strata_error *err)
-{
-    const struct st_runtime *t = st_device_table(d);
     struct st_device_experts *e = d->experts;
-    const struct st_expert_layer *l = &d->store.set.layer[k];
-    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, bytes = e->experts * sizeof *place;
-    uint64_t ring = e->ring - (d->memory + d->at.slots);
+    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, ring = e->ring - (d->memory + d->at.slots);
     uint32_t in_arena = 0, taken = 0;
     for (uint32_t x = 0; x < e->experts; x++) {
         place[x] = ST_NO_PLACE;
         in_arena += e->wanted[x] && st_expert_host_at(e->host, k, x);
     }
-    uint32_t share = link_share(d, l->slot, missing, in_arena);
+    uint32_t most = in_arena < ST_RING_EXPERTS ? in_arena : ST_RING_EXPERTS;
+    if (missing > 2 && most == missing)
+        most--; /* one stays with the CPU, whose time would otherwise never be measured again */
+    uint32_t share = st_miss_over_link(st_miss_line(&e->cpu_times), st_miss_line(&e->link_times), missing, most,
+                                       (double)d->store.set.layer[k].slot);
+    e->without_link = share ? 0 : e->without_link + 1;
+    if (e->without_link == FORGET_LINK) /* what it took may be long past */
+        e->link_times = st_miss_times(d->dev->measured.bring);
     for (int32_t rows = ST_GPU_WINDOW; rows > 0; rows--)
         for (uint32_t x = 0; x < e->experts && taken < share; x++)
             if (e->wanted[x] && e->group[x + 1] - e->group[x] == rows && st_expert_host_at(e->host, k, x)) {
                 place[x] = ring + taken++ * e->pitch;
                 e->wanted[x] = 0;
             }
-    if (!taken)
+    return taken;
+}
+
+/* Brings the link's share to the ring and has the device compute it. */
+static enum strata_result compute_over_link(struct device_stage *d, const struct st_command *c, uint32_t k,
+                                            uint32_t share, struct strata_error *err)
+{
+    const struct st_runtime *t = st_device_table(d);
+    struct st_device_experts *e = d->experts;
+    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, bytes = e->experts * sizeof *place;
+    if (!share)
         return STRATA_OK;
-    e->over_link += taken;
+    e->over_link += share;
     static const enum st_gpu_experts_step steps[3] = {ST_EXPERTS_UP, ST_EXPERTS_LATER, ST_EXPERTS_DOWN};
     enum strata_result r = t->copy_in(d->dev->compute, st_experts_list(d, k) + bytes, place, bytes, err);
     if (!r)
-        r = st_experts_bring(d, k, 0, e->experts, 0, 0, l->sections, err);
+        r = st_experts_bring(d, k, 0, e->experts, 0, 0, d->store.set.layer[k].sections, err);
     for (int i = 0; i < 3 && !r; i++) {
         const struct st_gpu_experts_part part = {.step = steps[i], .to = e->experts, .brought = true};
         r = st_experts_give_part(d, c, &part, err);
@@ -379,7 +417,45 @@ static enum strata_result helper_rows(struct device_stage *d, uint32_t k, int32_
         return STRATA_OK;
     lose_helper(d, &why);
     memcpy(e->wanted, e->helped, e->experts);
-    return compute_missing(d, k, n, &row, err);
+    struct missing m;
+    enum strata_result r = begin_missing(d, k, n, &m, &row, err), end = finish_missing(d, k, n, &m, &row, r ? &why : err);
+    return r ? r : end;
+}
+
+/* What the link's share took, looked at in some layers. When it was done before the CPU, all that is known is that it did
+ * not take longer. */
+static enum strata_result learn_link(struct device_stage *d, uint32_t k, uint32_t share, double begun,
+                                     struct strata_error *err)
+{
+    struct st_device_experts *e = d->experts;
+    double bytes = share * (double)d->store.set.layer[k].slot;
+    bool done;
+    if (!share || e->with_link++ % LOOK_AT_LINK)
+        return STRATA_OK;
+    enum strata_result r = st_device_table(d)->event_query(e->free_again[0], &done, err);
+    bool waited = !r && !done;
+    if (waited)
+        r = st_wait_event(d->dev, e->free_again[0], err);
+    double seconds = now() - begun;
+    if (!r && (waited || seconds < st_line_at(st_miss_line(&e->link_times), bytes)))
+        st_miss_add(&e->link_times, bytes, seconds);
+    return r;
+}
+
+/* The missing experts that are still wanted: the link's share on its way and the CPU's at the same time. */
+static enum strata_result compute_missing(struct device_stage *d, const struct st_command *c, uint32_t k, int32_t n,
+                                          uint32_t missing, int32_t *rows, struct strata_error *err)
+{
+    struct missing m;
+    struct strata_error later;
+    uint32_t share = give_to_link(d, k, missing);
+    double begun = now();
+    enum strata_result r = begin_missing(d, k, n, &m, rows, err);
+    if (!r)
+        r = compute_over_link(d, c, k, share, err);
+    enum strata_result end = finish_missing(d, k, n, &m, rows, r ? &later : err);
+    r = r ? r : end;
+    return r ? r : learn_link(d, k, share, begun, err);
 }
 
 /* Gives the copies that the host's step begins with, behind give_begin. */
@@ -418,9 +494,7 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     int32_t helped = rows = ask_helper(d, k, n);
     for (uint32_t x = 0; x < e->experts && helped; x++)
         missing -= e->helped[x];
-    r = compute_over_link(d, c, k, missing, err);
-    if (!r)
-        r = compute_missing(d, k, n, &rows, err);
+    r = compute_missing(d, c, k, n, missing, &rows, err);
     if (!r && helped)
         r = helper_rows(d, k, n, err);
     if (r)
@@ -443,11 +517,11 @@ void st_device_experts_report(const struct st_stage *stage, char *out, size_t si
     const struct st_device_experts *e = d->experts;
     double asked = d->store.asked ? (double)d->store.asked : 1, steps = e->steps ? (double)e->steps : 1;
     snprintf(out, size,
-             "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s), "
-             "%.1f %% brought over the "
-             "link, %.1f %% computed by a helper; a layer waited %.1f us for its router and %.1f us for the CPU",
+             "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s, "
+             "%.0f %% of what the plan measured), %.1f %% brought over the link, %.1f %% computed by a helper; a layer waited %.1f us for its router and %.1f us for the CPU",
              stage->name, 100 * (double)d->store.hit / asked, 100 * (double)e->by_cpu / asked,
-             e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0, 100 * (double)e->over_link / asked,
+             e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0,
+             e->computed > 0 ? 100 * e->expected_seconds / e->computed : 0, 100 * (double)e->over_link / asked,
              100 * (double)e->by_helper / asked, e->waited / steps * 1e6, e->computed / steps * 1e6);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/team.h"
 #include "engine/expert_host.h"
+#include "engine/miss.h"
 #include "engine/pace.h"
 #include "engine/stage_device.h"
 #include "kernel/multiply.h"
@@ -55,7 +56,11 @@ struct st_device_experts {
     bool helper_lost;
     double waited, computed;   /* seconds of windows: for routers, of the CPU's experts */
     uint64_t cpu_bytes, steps; /* of experts that the CPU computed in them; layers that waited for the host */
-    double cpu_rate; /* bytes of experts per second that the CPU computes in windows, as measured; 0: not yet */
+    struct st_line expected; /* time of experts that the CPU computes in windows, as the plan measured it */
+    struct st_miss_times cpu_times, link_times; /* of those and of the link's, as they are */
+    uint32_t with_link, without_link;           /* layers in which the link took part, and since it last did */
+    double expected_seconds;                    /* for all that the CPU computed */
+    struct st_experts_work work;
     uint64_t over_link, by_cpu,
         by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
     struct st_expert_host *host;

@@ -11,7 +11,8 @@
 #include "engine/stage_experts.h"
 #include "kernel/gpu/layout.h"
 
-enum { PAGE = 4096 };
+/* Yields of a worker before it sleeps: some milliseconds, a few layers. */
+enum { PAGE = 4096, LINGER = 5000 };
 
 /* ---- where things are ---- */
 
@@ -84,6 +85,7 @@ static uint64_t place_host(struct st_device_experts *e, const struct device_stag
     e->wanted = st_bump_take(&b, experts, 1);
     e->marked = st_bump_take(&b, experts, 1);
     e->helped = st_bump_take(&b, experts, 1);
+    e->work.taken = st_bump_take(&b, entries, sizeof *e->work.taken);
     return (b.peak + PAGE - 1) / PAGE * PAGE;
 }
 
@@ -300,6 +302,9 @@ enum strata_result st_device_experts_open(struct device_stage *d, const struct s
     e->pitch = st_expert_set_largest(&d->store.set);
     e->kernels = c->experts.kernels;
     e->pace = st_pace(c->experts.threads);
+    e->expected = c->experts.cpu;
+    e->cpu_times = st_miss_times(e->expected);
+    e->link_times = st_miss_times(d->dev->measured.bring);
     enum strata_result r = open_memory(d, a, err);
     if (!r)
         r = open_events(d, err);
@@ -309,6 +314,8 @@ enum strata_result st_device_experts_open(struct device_stage *d, const struct s
         r = open_host_model(d, c, err);
     if (!r)
         r = st_team_create(c->experts.threads, 0, &e->team, err);
+    if (!r)
+        st_team_linger(e->team, LINGER);
     if (!r)
         r = fill_slots(d, err);
     const struct st_expert_host_config host = {.store = &d->store,

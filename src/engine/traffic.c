@@ -70,6 +70,30 @@ double st_program_expert_traffic(const struct st_program *p, uint64_t *layers)
     return bytes;
 }
 
+/* Type and sizes of the larger one; places and scales are no part of a shape. */
+static void larger(struct st_weight *most, const struct st_weight *w)
+{
+    if (!w || !w->data || matrix(w) <= (double)most->row_bytes * most->rows)
+        return;
+    *most = (struct st_weight){.type = w->type, .act = w->act, .cols = w->cols, .rows = w->rows, .row_bytes = w->row_bytes};
+}
+
+void st_program_shape(const struct st_program *p, struct st_decode_shape *out)
+{
+    *out = (struct st_decode_shape){0};
+    for (size_t i = 0; i < p->n_commands; i++) {
+        const struct st_command *c = &p->commands[i];
+        for (int k = 0; c->op == ST_OP_products && c->layer >= 0 && k < c->u.products.count; k++)
+            larger(&out->dense, c->u.products.product[k].w);
+        if (c->op == ST_OP_experts && !out->used) {
+            larger(&out->gate, c->u.experts.gate);
+            larger(&out->up, c->u.experts.up);
+            larger(&out->down, c->u.experts.down);
+            out->used = c->u.experts.used;
+        }
+    }
+}
+
 uint64_t st_program_kv_bytes(const struct st_program *p, uint32_t slots)
 {
     uint64_t bytes = 0;

@@ -25,9 +25,21 @@ struct st_route {
     struct st_act_buffer *acts;
 };
 
+/* Work on some experts that is taken piece by piece: a worker that comes late or is held up takes fewer, and nobody
+ * waits for it before the end. The caller fills it for each run. */
+struct st_experts_work {
+    uint32_t count; /* experts with entries, */
+    struct st_experts_taken {
+        uint32_t expert; /* ascending; */
+        _Atomic uint32_t done;  /* pieces of gate and up, 0 at first */
+        _Atomic uint32_t ready; /* its rows between up and down are: 0 at first */
+    } *taken;
+    _Atomic uint32_t next; /* 0 at first */
+};
+
 /* y = sum over the row's choice, best first, of weight * down(silu(gate m) * (up m)), then + shared * the shared expert.
  * On the CPU y may be NULL: then o is the result, routing has but first and entry, of the entries that are wanted
- * (first[experts] of them), and there is no shared expert. */
+ * (first[experts] of them), there is no shared expert, acts hold m already (st_act_prepare), and work says how far it is. */
 struct st_experts {
     const int32_t *n;
     const float *m;
@@ -40,6 +52,7 @@ struct st_experts {
     uint32_t experts, used, hidden, width, shared_width;
     struct st_act_buffer *acts;  /* of m */
     struct st_act_buffer *hacts; /* of h: room for *n * (used + 1) rows */
+    struct st_experts_work *work; /* where y is NULL */
 };
 
 #endif

@@ -9,7 +9,9 @@
 
 #include "kernel/gpu_kernels.h"
 #include "runtime/images.h"
+#include "runtime/line.h"
 #include "runtime/runtime.h"
+#include "runtime/shape.h"
 
 enum { ST_MAX_RUNTIMES = 8, ST_MAX_DEVICES = 64, ST_MAX_MODULES = 64, ST_RECENT_LAUNCHES = 8 };
 
@@ -110,6 +112,11 @@ struct st_device {
         double replay_us; /* the same inside a replayed graph, 0 without graphs */
         double step_us;   /* a small kernel that reads what the one before wrote, replayed where there are graphs */
         double notice_us; /* from an event's end to the host's next launch running */
+        double answer_us; /* what it costs that the host reads a few KB between two launches and sends some more back */
+        /* Launches of a model that decodes one row, in a chain as there, by bytes of weights; 0 without a shape: */
+        struct st_line dense;   /* products, and the small ones between them */
+        struct st_line experts; /* the same with experts' weights */
+        struct st_line bring;   /* weights that the host sends for some launches, until those are done, by their bytes */
         double wait_us;   /* from a host's store to the end of a queue's wait for the number, 0 where there is none */
         bool wait_value;  /* a queue may wait for a number in host memory, and that is quicker than the host */
     } measured;
@@ -143,21 +150,15 @@ enum strata_result st_capture_begin(struct st_device *dev, struct st_queue *queu
 enum strata_result st_capture_end(struct st_device *dev, struct st_queue *queue, struct st_graph **out,
                                   struct strata_error *err);
 
-/* Fills dev->measured; takes a fraction of a second and up to 256 MiB of the device for its duration. Rates that a
- * simulated device states are taken as they are. */
-enum strata_result st_device_measure(struct st_device *dev, struct strata_error *err);
+/* Fills dev->measured; takes a fraction of a second and up to 256 MiB of the device for its duration. shape: what the
+ * model multiplies, or NULL. Rates that a simulated device states are taken as they are. */
+enum strata_result st_device_measure(struct st_device *dev, const struct st_decode_shape *shape, struct strata_error *err);
+/* Marks the kernels that it needs. */
+enum strata_result st_device_measure_needs(const struct st_decode_shape *shape, bool *needed, struct strata_error *err);
 
 /* Fills dev->measured with what predictions need: what a simulated device states (a run of the CPU's kernels says nothing about
  * the card), otherwise st_device_measure. */
-enum strata_result st_device_rates(struct st_device *dev, struct strata_error *err);
-
-/* The CPU as a device of predictions. */
-struct st_cpu_rates {
-    double read_rate;  /* bytes per second that the threads together read from memory */
-    double barrier_us; /* from one command of a list to the next */
-};
-/* Measures with that many threads; takes about a tenth of a second and 128 MiB for its duration. */
-enum strata_result st_cpu_measure(int threads, struct st_cpu_rates *out, struct strata_error *err);
+enum strata_result st_device_rates(struct st_device *dev, const struct st_decode_shape *shape, struct strata_error *err);
 
 /* Puts the validation layer around an open runtime (src/runtime/check.c): *table and *rt are used instead of inner and
  * inner_rt, which table->close closes too. *table is freed with free() after that. */

@@ -1,12 +1,13 @@
 /* What a device does in practice: rates of its memory and of its link, cost of a launch, and which way of making a
- * queue wait for the host is quicker. The CPU: rate of its memory, cost of a barrier. */
+ * queue wait for the host is quicker. The CPU: measure_cpu.c. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/team.h"
+#include "kernel/gpu_norm.h"
+#include "kernel/gpu_rows.h"
 #include "runtime/device.h"
 
 enum {
@@ -16,8 +17,15 @@ enum {
     LAUNCHES = 200,
     PAGE = 4096,
     STEP_BYTES = 64 << 10,
-    READ_BYTES = 128 << 20,
-    BARRIERS = 64
+    ASK_BYTES = 16 << 10, /* a row of activations */
+    ANSWER_BYTES = 64 << 10,
+    ANSWERS = 16,
+    CHAIN = 64, /* products */
+    CHAIN_BYTES = COPY_BYTES,
+    FEW_BYTES = 2 << 20,
+    MANY_BYTES = 10 << 20,
+    BRING_BYTES = 1 << 20, /* of an expert */
+    BRING_MOST = 4
 };
 
 static double now_us(void)
@@ -25,6 +33,12 @@ static double now_us(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 struct timing {
@@ -99,16 +113,19 @@ static enum strata_result measure_link(struct st_device *dev, st_addr a, uint64_
     return STRATA_OK;
 }
 
-/* What a stretch of launches is made of. */
+/* Gives `count` launches of what. */
+typedef enum strata_result launch_fn(struct st_device *dev, const void *what, int count, struct strata_error *err);
+
+/* One kernel, whose launches with an even and with an odd number have arguments of their own. */
 struct stretch {
     enum st_gpu_kernel kernel;
-    union st_arg args[2][3]; /* of the launches with an even and an odd number */
+    union st_arg args[2][3];
     uint32_t groups;
 };
 
-static enum strata_result launch_stretch(struct st_device *dev, const struct stretch *s, int count,
-                                         struct strata_error *err)
+static enum strata_result launch_stretch(struct st_device *dev, const void *what, int count, struct strata_error *err)
 {
+    const struct stretch *s = what;
     enum strata_result r = STRATA_OK;
     for (int i = 0; i < count && r == STRATA_OK; i++)
         r = st_launch(dev, dev->compute, s->kernel, s->groups, 1, 1, s->args[i % 2], "measurement", err);
@@ -117,67 +134,192 @@ static enum strata_result launch_stretch(struct st_device *dev, const struct str
 
 static const struct stretch empty = {.kernel = ST_GPU_EMPTY, .groups = 1};
 
-/* Microseconds per launch of a stretch that is launched one by one. */
-static enum strata_result time_launches(struct timing *t, const struct stretch *s, double *each,
+/* Microseconds of `count` launches that are given one by one. */
+static enum strata_result time_launches(struct timing *t, launch_fn *launch, const void *what, int count, double *us,
                                         struct strata_error *err)
 {
-    double us = 0;
-    enum strata_result r = launch_stretch(t->dev, s, 10, err);
+    enum strata_result r = launch(t->dev, what, count < 10 ? count : 10, err);
     if (r == STRATA_OK)
         r = timing_begin(t, err);
     if (r == STRATA_OK)
-        r = launch_stretch(t->dev, s, LAUNCHES, err);
-    if (r == STRATA_OK)
-        r = timing_end(t, &us, err);
-    *each = us / LAUNCHES;
-    return r;
+        r = launch(t->dev, what, count, err);
+    return r == STRATA_OK ? timing_end(t, us, err) : r;
 }
 
-/* The same inside a graph; the best of a few replays. */
-static enum strata_result time_replay(struct timing *t, const struct stretch *s, double *each, struct strata_error *err)
+static enum strata_result capture(struct st_device *dev, launch_fn *launch, const void *what, int count,
+                                  struct st_graph **out, struct strata_error *err)
 {
-    struct st_device *dev = t->dev;
-    struct st_graph *graph = NULL;
-    double us = 0, best = 0;
     enum strata_result r = st_capture_begin(dev, dev->compute, err);
     if (r != STRATA_OK)
         return r;
-    enum strata_result inside = launch_stretch(dev, s, LAUNCHES, err);
-    r = st_capture_end(dev, dev->compute, &graph, inside == STRATA_OK ? err : NULL);
-    if (inside != STRATA_OK)
-        r = inside;
+    enum strata_result inside = launch(dev, what, count, err);
+    r = st_capture_end(dev, dev->compute, out, inside == STRATA_OK ? err : NULL);
+    return inside != STRATA_OK ? inside : r;
+}
+
+/* The same inside a graph; the best of a few replays. */
+static enum strata_result time_replay(struct timing *t, launch_fn *launch, const void *what, int count, double *best,
+                                      struct strata_error *err)
+{
+    struct st_device *dev = t->dev;
+    struct st_graph *graph = NULL;
+    *best = 0;
+    enum strata_result r = capture(dev, launch, what, count, &graph, err);
     for (int i = 0; i < 3 && r == STRATA_OK; i++) {
+        double us = 0;
         r = timing_begin(t, err);
         if (r == STRATA_OK)
             r = dev->table->graph_launch(dev->compute, graph, err);
         if (r == STRATA_OK)
             r = timing_end(t, &us, err);
-        best = best == 0 || us < best ? us : best;
+        *best = *best == 0 || us < *best ? us : *best;
     }
-    *each = best / LAUNCHES;
-    dev->table->graph_free(graph);
+    if (graph)
+        dev->table->graph_free(graph);
     return r;
+}
+
+static bool has_graphs(const struct st_device *dev)
+{
+    return dev->info.features & ST_FEATURE_GRAPHS;
+}
+
+/* As a window has its launches. */
+static enum strata_result time_window(struct timing *t, launch_fn *launch, const void *what, int count, double *us,
+                                      struct strata_error *err)
+{
+    return has_graphs(t->dev) ? time_replay(t, launch, what, count, us, err)
+                              : time_launches(t, launch, what, count, us, err);
 }
 
 static enum strata_result measure_launch(struct timing *t, struct strata_error *err)
 {
-    enum strata_result r = time_launches(t, &empty, &t->dev->measured.launch_us, err);
-    if (r == STRATA_OK && (t->dev->info.features & ST_FEATURE_GRAPHS))
-        r = time_replay(t, &empty, &t->dev->measured.replay_us, err);
+    struct st_measured *m = &t->dev->measured;
+    enum strata_result r = time_launches(t, launch_stretch, &empty, LAUNCHES, &m->launch_us, err);
+    if (r == STRATA_OK && has_graphs(t->dev))
+        r = time_replay(t, launch_stretch, &empty, LAUNCHES, &m->replay_us, err);
+    m->launch_us /= LAUNCHES;
+    m->replay_us /= LAUNCHES;
     return r;
 }
 
 /* Copies between two small places, there and back, each waiting for the one before. */
+static struct stretch small_steps(st_addr a, st_addr b)
+{
+    return (struct stretch){.kernel = ST_GPU_COPY,
+                            .groups = STEP_BYTES / 16 / 1024,
+                            .args = {{{.p = b}, {.p = a}, {.l = STEP_BYTES / 16}},
+                                     {{.p = a}, {.p = b}, {.l = STEP_BYTES / 16}}}};
+}
+
 static enum strata_result measure_step(struct timing *t, st_addr a, st_addr b, struct strata_error *err)
 {
-    struct stretch s = {.kernel = ST_GPU_COPY, .groups = STEP_BYTES / 16 / 1024};
-    const union st_arg there[3] = {{.p = b}, {.p = a}, {.l = STEP_BYTES / 16}},
-                       back[3] = {{.p = a}, {.p = b}, {.l = STEP_BYTES / 16}};
-    memcpy(s.args[0], there, sizeof there);
-    memcpy(s.args[1], back, sizeof back);
-    return t->dev->info.features & ST_FEATURE_GRAPHS ? time_replay(t, &s, &t->dev->measured.step_us, err)
-                                                     : time_launches(t, &s, &t->dev->measured.step_us, err);
+    const struct stretch s = small_steps(a, b);
+    enum strata_result r = time_window(t, launch_stretch, &s, LAUNCHES, &t->dev->measured.step_us, err);
+    t->dev->measured.step_us /= LAUNCHES;
+    return r;
 }
+
+/* ---- products ---- */
+
+/* Products of one row. Each reads what the one before wrote, rounded as a model does between them, and other weights. */
+struct chain {
+    const struct st_weight *w;
+    uint32_t rows;
+    st_addr weights, x, y;
+    uint64_t room; /* of weights */
+};
+
+static uint64_t chain_bytes(const struct chain *c)
+{
+    return ((uint64_t)c->w->row_bytes * c->rows + 255) / 256 * 256;
+}
+
+static enum strata_result chain_product(const struct chain *c, uint32_t units, int i, struct st_gpu_launch *out,
+                                        struct strata_error *err)
+{
+    const struct st_weight *w = c->w;
+    uint64_t bytes = chain_bytes(c), at = (uint64_t)i % (c->room / bytes) * bytes;
+    const struct st_gpu_rows a = {.type = w->type,
+                                  .act = w->act,
+                                  .matrix = {{.w = c->weights + at, .y = c->y, .rows = c->rows, .ldy = c->rows}},
+                                  .matrices = 1,
+                                  .x = w->act == ST_ACT_F32 ? c->y : c->x,
+                                  .n = w->cols,
+                                  .stride = w->act == ST_ACT_F32 ? w->cols * 4 : st_gpu_act_stride(w->act, w->cols),
+                                  .mode = ST_ROWS_DENSE,
+                                  .total = 1,
+                                  .most = 1,
+                                  .units = units};
+    return st_gpu_rows(&a, out, err);
+}
+
+static enum strata_result launch_one(struct st_device *dev, const struct st_gpu_launch *l, struct strata_error *err)
+{
+    return st_launch(dev, dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args, "measurement", err);
+}
+
+static enum strata_result launch_chain(struct st_device *dev, const void *what, int count, struct strata_error *err)
+{
+    const struct chain *c = what;
+    enum strata_result r = STRATA_OK;
+    for (int i = 0; i < count && r == STRATA_OK; i++) {
+        struct st_gpu_launch l;
+        if (c->w->act != ST_ACT_F32) {
+            r = st_gpu_quantize(c->w->act, c->x, c->y, 1, c->w->cols, &l, err);
+            r = r == STRATA_OK ? launch_one(dev, &l, err) : r;
+        }
+        if (r == STRATA_OK)
+            r = chain_product(c, dev->info.units, i, &l, err);
+        if (r == STRATA_OK)
+            r = launch_one(dev, &l, err);
+    }
+    return r;
+}
+
+enum strata_result st_device_measure_needs(const struct st_decode_shape *shape, bool *needed, struct strata_error *err)
+{
+    const struct st_weight *const weights[2] = {&shape->dense, &shape->gate};
+    enum strata_result r = STRATA_OK;
+    for (int i = 0; i < 2 && r == STRATA_OK && weights[i]->row_bytes; i++) {
+        const struct chain c = {.w = weights[i], .rows = 1, .room = CHAIN_BYTES};
+        struct st_gpu_launch l;
+        if (c.w->act != ST_ACT_F32) {
+            r = st_gpu_quantize(c.w->act, 0, 0, 1, c.w->cols, &l, err);
+            needed[l.kernel] = true;
+        }
+        if (r == STRATA_OK)
+            r = chain_product(&c, 0, 0, &l, err);
+        needed[l.kernel] = true;
+    }
+    return r;
+}
+
+/* Time of a launch by the bytes of its weights: half of the launches of a chain are products. */
+static enum strata_result measure_products(struct timing *t, const struct st_weight *w, struct chain c,
+                                           struct st_line *out, struct strata_error *err)
+{
+    static const uint32_t sizes[2] = {FEW_BYTES, MANY_BYTES};
+    double bytes[2], us[2];
+    enum strata_result r = STRATA_OK;
+    bool slow = t->dev->info.features & (ST_FEATURE_CPU | ST_FEATURE_SIMULATED);
+    int count = slow ? CHAIN / 16 : CHAIN;
+    c.w = w;
+    for (int i = 0; i < 2 && r == STRATA_OK; i++) {
+        c.rows = (slow ? sizes[i] / 16 : sizes[i]) / (uint32_t)w->row_bytes;
+        c.rows = c.rows > 8 ? c.rows : 8;
+        bytes[i] = (double)c.rows * (double)w->row_bytes;
+        r = time_window(t, launch_chain, &c, count, &us[i], err);
+        us[i] /= count;
+    }
+    if (r != STRATA_OK)
+        return r;
+    *out = st_line_through(bytes[0], us[0] * 1e-6, bytes[1], us[1] * 1e-6);
+    out->start /= w->act == ST_ACT_F32 ? 1 : 2;
+    return r;
+}
+
+/* ---- the host between launches ---- */
 
 /* How long after the end of one launch the host can have the next one finished: what a stretch that needs the host
  * costs. */
@@ -195,6 +337,121 @@ static enum strata_result measure_notice(struct st_device *dev, struct strata_er
             best = us;
     }
     dev->measured.notice_us = best;
+    return r;
+}
+
+/* A graph, or the launches of a stretch. */
+static enum strata_result play(struct st_device *dev, struct st_graph *graph, const struct stretch *s,
+                               struct strata_error *err)
+{
+    return graph ? dev->table->graph_launch(dev->compute, graph, err) : launch_stretch(dev, s, 2, err);
+}
+
+/* A layer's launches, what the host needs of them, launches that it does not wait for, and its answer. */
+static enum strata_result ask_and_answer(struct st_device *dev, struct st_graph *graph, const struct stretch *s,
+                                         struct st_event *asked, uint8_t *host, struct strata_error *err)
+{
+    st_addr a = s->args[0][1].p;
+    enum strata_result r = play(dev, graph, s, err);
+    if (r == STRATA_OK)
+        r = dev->table->copy_out(dev->compute, host, a, 64, err);
+    if (r == STRATA_OK)
+        r = dev->table->copy_out(dev->compute, host + 64, a + 64, ASK_BYTES, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_record(dev->compute, asked, err);
+    if (r == STRATA_OK)
+        r = play(dev, graph, s, err);
+    if (r == STRATA_OK)
+        r = dev->table->queue_flush(dev->compute, err);
+    if (r == STRATA_OK)
+        r = st_wait_event(dev, asked, err);
+    return r == STRATA_OK ? dev->table->copy_in(dev->compute, a, host, ANSWER_BYTES, err) : r;
+}
+
+/* Of several such layers one after the other, without the time of the launches; the middle one of some rounds. */
+static enum strata_result measure_answer(struct timing *t, st_addr a, st_addr b, struct strata_error *err)
+{
+    struct st_device *dev = t->dev;
+    const struct stretch s = small_steps(a, b);
+    struct st_graph *graph = NULL;
+    struct st_event *asked = NULL;
+    void *host = NULL;
+    double us[ROUNDS] = {0};
+    enum strata_result r = dev->table->host_allocate(dev->rt, ANSWER_BYTES, &host, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_create(dev->rt, false, &asked, err);
+    if (r == STRATA_OK && has_graphs(dev))
+        r = capture(dev, launch_stretch, &s, 2, &graph, err);
+    if (r == STRATA_OK)
+        memset(host, 0, ANSWER_BYTES);
+    for (int i = -1; i < ROUNDS && r == STRATA_OK; i++) {
+        double start = now_us();
+        for (int k = 0; k < ANSWERS && r == STRATA_OK; k++)
+            r = ask_and_answer(dev, graph, &s, asked, host, err);
+        if (r == STRATA_OK)
+            r = st_wait(dev, dev->compute, err);
+        us[i < 0 ? 0 : i] = (now_us() - start) / ANSWERS - 4 * dev->measured.step_us;
+    }
+    qsort(us, ROUNDS, sizeof *us, by_value);
+    dev->measured.answer_us = us[ROUNDS / 2] > 0 ? us[ROUNDS / 2] : 0;
+    if (graph)
+        dev->table->graph_free(graph);
+    dev->table->event_free(asked);
+    if (host && st_wait(dev, dev->compute, NULL) == STRATA_OK)
+        dev->table->host_free(dev->rt, host);
+    return r;
+}
+
+/* Weights go over the copy queue while the host gives the launches that wait for them. */
+static enum strata_result bring(struct timing *t, const struct chain *c, uint8_t *host, struct st_event *there,
+                                uint64_t bytes, double *us, struct strata_error *err)
+{
+    struct st_device *dev = t->dev;
+    struct chain half = *c;
+    half.rows = (uint32_t)(bytes / 2 / c->w->row_bytes);
+    enum strata_result r = timing_begin(t, err);
+    if (r == STRATA_OK)
+        r = dev->table->queue_flush(dev->compute, err);
+    if (r == STRATA_OK)
+        r = dev->table->copy_in(dev->compute, c->x, host, PAGE, err);
+    for (uint64_t at = 0; at < bytes && r == STRATA_OK; at += BRING_BYTES)
+        r = dev->table->copy_in(dev->copy, c->weights + at, host + at, BRING_BYTES, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_record(dev->copy, there, err);
+    if (r == STRATA_OK)
+        r = dev->table->queue_flush(dev->copy, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_wait(dev->compute, there, err);
+    if (r == STRATA_OK)
+        r = launch_chain(dev, &half, 2, err);
+    return r == STRATA_OK ? timing_end(t, us, err) : r;
+}
+
+/* The middle one of some rounds with one piece, and with several. */
+static enum strata_result measure_bring(struct timing *t, const struct chain *c, struct strata_error *err)
+{
+    struct st_device *dev = t->dev;
+    struct st_event *there = NULL;
+    void *host = NULL;
+    double middle[2] = {0};
+    enum strata_result r = dev->table->host_allocate(dev->rt, BRING_MOST * BRING_BYTES, &host, err);
+    if (r == STRATA_OK)
+        r = dev->table->event_create(dev->rt, false, &there, err);
+    if (r == STRATA_OK)
+        memset(host, 0, BRING_MOST * BRING_BYTES);
+    for (int k = 0; k < 2 && r == STRATA_OK; k++) {
+        double us[ROUNDS] = {0};
+        for (int i = -1; i < ROUNDS && r == STRATA_OK; i++)
+            r = bring(t, c, host, there, (k ? BRING_MOST : 1) * BRING_BYTES, &us[i < 0 ? 0 : i], err);
+        qsort(us, ROUNDS, sizeof *us, by_value);
+        middle[k] = us[ROUNDS / 2] * 1e-6;
+    }
+    if (r == STRATA_OK)
+        dev->measured.bring = st_line_through(BRING_BYTES, middle[0], BRING_MOST * (double)BRING_BYTES, middle[1]);
+    if (st_wait(dev, dev->copy, NULL) == STRATA_OK && st_wait(dev, dev->compute, NULL) == STRATA_OK) {
+        dev->table->event_free(there);
+        dev->table->host_free(dev->rt, host);
+    }
     return r;
 }
 
@@ -256,8 +513,10 @@ static enum strata_result measure_wait(struct st_device *dev, struct strata_erro
     return r;
 }
 
-static enum strata_result measure_all(struct timing *t, st_addr a, st_addr b, uint64_t bytes, struct strata_error *err)
+static enum strata_result measure_all(struct timing *t, st_addr a, st_addr b, uint64_t bytes,
+                                      const struct st_decode_shape *shape, struct strata_error *err)
 {
+    struct chain c = {.weights = a, .room = bytes, .x = b, .y = b + bytes / 2};
     struct st_device *dev = t->dev;
     uint64_t link = bytes < LINK_BYTES ? bytes : LINK_BYTES;
     enum strata_result r = STRATA_OK;
@@ -277,10 +536,18 @@ static enum strata_result measure_all(struct timing *t, st_addr a, st_addr b, ui
         r = measure_notice(dev, err);
     if (r == STRATA_OK)
         r = measure_wait(dev, err);
-    return r;
+    if (r == STRATA_OK)
+        r = measure_answer(t, a, b, err);
+    if (r == STRATA_OK && shape)
+        r = measure_products(t, &shape->dense, c, &dev->measured.dense, err);
+    if (r != STRATA_OK || !shape || !shape->used)
+        return r;
+    r = measure_products(t, &shape->gate, c, &dev->measured.experts, err);
+    c.w = &shape->gate;
+    return r == STRATA_OK ? measure_bring(t, &c, err) : r;
 }
 
-enum strata_result st_device_measure(struct st_device *dev, struct strata_error *err)
+enum strata_result st_device_measure(struct st_device *dev, const struct st_decode_shape *shape, struct strata_error *err)
 {
     struct timing t = {.dev = dev};
     st_addr a = 0, b = 0;
@@ -296,7 +563,9 @@ enum strata_result st_device_measure(struct st_device *dev, struct strata_error 
     if (r == STRATA_OK)
         r = dev->table->fill(dev->compute, a, 1, bytes, err);
     if (r == STRATA_OK)
-        r = measure_all(&t, a, b, bytes, err);
+        r = dev->table->fill(dev->compute, b, 0, bytes, err);
+    if (r == STRATA_OK)
+        r = measure_all(&t, a, b, bytes, shape, err);
     if (st_wait(dev, dev->compute, r == STRATA_OK ? err : NULL) != STRATA_OK && r == STRATA_OK)
         r = STRATA_E_DEVICE;
     dev->table->release(dev->rt, a);
@@ -306,79 +575,22 @@ enum strata_result st_device_measure(struct st_device *dev, struct strata_error 
     return r == STRATA_OK ? r : st_fail_in(err, r, "measuring %s", dev->name);
 }
 
-enum strata_result st_device_rates(struct st_device *dev, struct strata_error *err)
+enum strata_result st_device_rates(struct st_device *dev, const struct st_decode_shape *shape, struct strata_error *err)
 {
     const struct st_device_info *info = &dev->info;
     if (!(info->features & ST_FEATURE_SIMULATED))
-        return st_device_measure(dev, err);
+        return st_device_measure(dev, shape, err);
+    const struct st_line products = {.start = info->launch_us * 1e-6, .rate = (double)info->memory_rate};
     dev->measured = (struct st_measured){.copy_rate = (double)info->memory_rate,
                                          .in_rate = (double)info->link_rate,
                                          .out_rate = (double)info->link_rate,
                                          .launch_us = info->launch_us,
-                                         .replay_us = info->features & ST_FEATURE_GRAPHS ? info->launch_us : 0,
+                                         .replay_us = has_graphs(dev) ? info->launch_us : 0,
                                          .step_us = info->launch_us,
-                                         .notice_us = info->launch_us};
+                                         .notice_us = info->launch_us,
+                                         .answer_us = info->launch_us,
+                                         .dense = products,
+                                         .experts = products,
+                                         .bring = {8 * products.start, (double)info->link_rate}};
     return STRATA_OK;
-}
-
-/* ---- the CPU ---- */
-
-struct reading {
-    uint64_t *data;
-    bool write;           /* the first round: pages get their place in memory, near the worker that reads them */
-    _Atomic uint64_t sum; /* of all, so that nothing is left out */
-};
-
-static void read_share(void *arg, struct st_worker *w)
-{
-    struct reading *r = arg;
-    size_t from, to;
-    st_share(w, READ_BYTES / sizeof *r->data, PAGE, &from, &to);
-    if (r->write)
-        memset(r->data + from, 1, (to - from) * sizeof *r->data);
-    uint64_t sum[8] = {0};
-    for (size_t i = from; i + 8 <= to; i += 8)
-        for (size_t k = 0; k < 8; k++)
-            sum[k] += r->data[i + k];
-    for (size_t k = 1; k < 8; k++)
-        sum[0] += sum[k];
-    atomic_fetch_add(&r->sum, sum[0]);
-}
-
-static void meet(void *arg, struct st_worker *w)
-{
-    (void)arg;
-    for (int i = 0; i < BARRIERS; i++)
-        st_barrier(w);
-}
-
-/* The shortest of a few rounds, in microseconds. */
-static double best_run(struct st_team *team, void (*fn)(void *, struct st_worker *), void *arg)
-{
-    double best = 0;
-    for (int i = 0; i < ROUNDS; i++) {
-        double start = now_us();
-        st_team_run(team, fn, arg);
-        double us = now_us() - start;
-        best = best == 0 || us < best ? us : best;
-    }
-    return best;
-}
-
-enum strata_result st_cpu_measure(int threads, struct st_cpu_rates *out, struct strata_error *err)
-{
-    struct reading r = {.data = aligned_alloc(PAGE, READ_BYTES), .write = true};
-    struct st_team *team = NULL;
-    enum strata_result result = r.data ? st_team_create(threads, 0, &team, err)
-                                       : st_fail(err, STRATA_E_MEMORY, "cpu: no memory to measure its rate with");
-    if (!result) {
-        st_team_run(team, read_share, &r);
-        r.write = false;
-        double us = best_run(team, read_share, &r);
-        *out = (struct st_cpu_rates){.read_rate = READ_BYTES / (us > 0 ? us : 1) * 1e6,
-                                     .barrier_us = best_run(team, meet, NULL) / BARRIERS};
-    }
-    st_team_free(team);
-    free(r.data);
-    return result;
 }

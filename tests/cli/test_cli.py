@@ -427,6 +427,10 @@ def bench_prints_the_tests_that_were_asked_for():
     code, out, err = strata(*call)
     rows = [line.split("|") for line in out.decode().splitlines()[2:]]
     assert code == 0 and [row[6].strip() for row in rows] == ["pp8", "tg2", "pp8 @ d4", "tg2 @ d4"], (out, err)
+    said = [line for line in err.decode().splitlines() if "predicted:" in line and "measured" in line]
+    assert [line.split(":")[0] for line in said] == ["tg2", "tg2 @ d4"], err
+    for line, row in zip(said, rows[1::2]):  # the prediction beside what the table says
+        assert row[7].split()[0] == line.split()[line.split().index("tok/s") - 1], (line, row)
     code, out, _ = strata(*call, "-o", "json")
     tests = json.loads(out)
     assert [t["test"] for t in tests] == ["pp8", "tg2", "pp8 @ d4", "tg2 @ d4"]

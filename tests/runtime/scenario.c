@@ -67,7 +67,7 @@ enum strata_result st_scenario(const char *runtime, const char *library, const c
     if (r == STRATA_OK)
         r = st_device_open(set, set->chosen[1], needed, &b, err);
     if (r == STRATA_OK)
-        r = st_device_measure(a, err);
+        r = st_device_measure(a, NULL, err);
     if (r == STRATA_OK)
         r = a->table->allocate(a->rt, BYTES, &src, err);
     if (r == STRATA_OK)

@@ -50,6 +50,32 @@ static int teardown(void **state)
             fail_msg("\"%s\" does not say \"%s\"", f->err.text, words);                                                \
     } while (0)
 
+/* Every kind of activations, and both ways of giving launches. */
+static void a_device_is_measured_with_what_a_model_multiplies(void **state)
+{
+    struct fixture *f = *state;
+    static const int types[] = {ST_TYPE_Q6_K, ST_TYPE_Q2_0, ST_TYPE_BF16};
+    for (int i = 0; i < 3; i++) {
+        const struct st_decode_shape shape = {.dense = st_decode_weight(types[i], 512, 512),
+                                              .gate = st_decode_weight(types[(i + 1) % 3], 512, 64),
+                                              .used = 2};
+        bool needed[ST_GPU_KERNEL_COUNT] = {false};
+        assert_ok(st_device_measure_needs(&shape, needed, &f->err), &f->err);
+        for (int k = 0; k < ST_GPU_KERNEL_COUNT; k++)
+            assert_true(!needed[k] || f->dev->kernels[k].function);
+        assert_ok(st_device_measure(f->dev, &shape, &f->err), &f->err);
+        const struct st_measured *m = &f->dev->measured;
+        assert_true(m->dense.rate > 0 && m->experts.rate > 0 && m->bring.rate > 0 && m->answer_us >= 0);
+    }
+    const struct st_decode_shape dense = {.dense = st_decode_weight(ST_TYPE_Q8_0, 512, 512)};
+    assert_ok(st_device_measure(f->dev, &dense, &f->err), &f->err);
+    assert_true(f->dev->measured.dense.rate > 0);
+    /* What a simulated device states is what it is predicted with, whatever its kernels take here. */
+    assert_ok(st_device_rates(f->dev, &dense, &f->err), &f->err);
+    assert_true(f->dev->measured.dense.rate == (double)f->dev->info.memory_rate &&
+                f->dev->measured.dense.start == f->dev->info.launch_us * 1e-6);
+}
+
 static void ranges_that_leave_an_allocation_are_refused(void **state)
 {
     struct fixture *f = *state;
@@ -198,6 +224,7 @@ static void sizes_that_mean_nothing_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_DEVICES(a_device_is_measured_with_what_a_model_multiplies),
         ON_DEVICES(ranges_that_leave_an_allocation_are_refused),
         ON_DEVICES(memory_is_not_used_after_its_release),
         ON_DEVICES(handles_are_not_used_after_they_were_freed_or_on_another_device),

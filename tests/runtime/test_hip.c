@@ -146,7 +146,7 @@ static void kernels_copies_and_graphs_go_through_the_library_with_right_results(
             assert_true(result.cases > 0);
             assert_int_equal(result.failed, 0);
         }
-        assert_ok(st_device_measure(dev, &err), &err);
+        assert_ok(st_device_measure(dev, NULL, &err), &err);
         assert_true(dev->measured.copy_rate > 0);
         assert_false(dev->measured.wait_value);
         st_device_close(dev);

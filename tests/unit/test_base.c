@@ -107,6 +107,47 @@ static void team_survives_long_pauses_between_runs(void **state)
     st_team_free(t);
 }
 
+struct pile {
+    _Atomic int left, taken[4];
+    _Atomic uint32_t first_is_done;
+};
+
+/* Whoever takes the first piece lets the others wait for it. */
+static void take_pieces(void *arg, struct st_worker *w)
+{
+    struct pile *p = arg;
+    for (int i; (i = atomic_fetch_sub(&p->left, 1)) > 0;) {
+        atomic_fetch_add(&p->taken[w->index], 1);
+        if (i == 100)
+            atomic_store(&p->first_is_done, 1);
+        st_await(&p->first_is_done);
+    }
+}
+
+static void others_work_before_the_caller_comes_to_its_part(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct st_team *t;
+    assert_ok(st_team_create(4, 0, &t, &err), &err);
+    for (int run = 0; run < 100; run++) {
+        st_team_linger(t, run % 2 ? 1000 : 0);
+        struct pile p = {.left = 100};
+        st_team_begin(t, 2 + run % 3, take_pieces, &p);
+        while (atomic_load(&p.left) > 0) /* nobody but the others does it */
+            usleep(10);
+        assert_int_equal(p.taken[0], 0);
+        st_team_end(t);
+        assert_int_equal(p.taken[0] + p.taken[1] + p.taken[2] + p.taken[3], 100);
+    }
+    struct pile p = {.left = 100};
+    st_team_begin(t, 1, take_pieces, &p); /* alone there is no other */
+    assert_int_equal(p.left, 100);
+    st_team_end(t);
+    assert_int_equal(p.taken[0], 100);
+    st_team_free(t);
+}
+
 static void shares_cover_everything_once(void **state)
 {
     (void)state;
@@ -167,6 +208,7 @@ int main(void)
         cmocka_unit_test(team_barriers_separate_phases),
         cmocka_unit_test(a_run_on_some_workers_leaves_the_others_out),
         cmocka_unit_test(team_survives_long_pauses_between_runs),
+        cmocka_unit_test(others_work_before_the_caller_comes_to_its_part),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(output_appears_only_on_commit),
     };

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "kernel/exact_math.h"
 #include "kernel_fixture.h"
@@ -202,6 +203,105 @@ static void grouped_experts_equal_one_row_and_expert_at_a_time(void **state)
     free(want);
 }
 
+struct some_run {
+    struct st_kernels kernels;
+    struct st_experts a;
+    bool late;
+};
+
+static void some_share(void *arg, struct st_worker *w)
+{
+    const struct some_run *run = arg;
+    if (run->late && w->index == w->count - 1)
+        usleep(2000);
+    run->kernels.experts(&run->kernels, &run->a, w);
+}
+
+/* Outputs of the experts whose bit is set, for all rows that chose them, into o in the order of entries. */
+static int32_t run_some(const struct weights *w, const float *m, int32_t n, const struct result *all, unsigned which,
+                        int threads, bool late, int32_t *entry, float *o)
+{
+    struct st_act_buffer acts, hacts;
+    struct strata_error err;
+    struct st_team *team;
+    void *a = aligned_alloc(64, st_act_buffer_bytes(ROWS, HIDDEN, st_act_bytes)),
+         *h = aligned_alloc(64, st_act_buffer_bytes(ROWS * USED, WIDTH, st_act_bytes));
+    float *hv = malloc(ROWS * USED * WIDTH * sizeof *hv);
+    int32_t first[EXPERTS + 1], count = 0;
+    struct st_experts_taken taken[EXPERTS];
+    struct st_experts_work work = {.taken = taken};
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        first[e] = count;
+        for (int32_t i = all->first[e]; i < all->first[e + 1] && which >> e & 1; i++)
+            entry[count++] = all->entry[i];
+        if (count > first[e])
+            taken[work.count++] = (struct st_experts_taken){.expert = e};
+    }
+    first[EXPERTS] = count;
+    st_act_buffer_place(&acts, a, ROWS, HIDDEN, st_act_bytes);
+    st_act_buffer_place(&hacts, h, ROWS * USED, WIDTH, st_act_bytes);
+    const struct st_routing routing = {.first = first, .entry = entry};
+    struct some_run run = {.late = late,
+                           .a = {.n = &n,
+                                 .m = m,
+                                 .routing = &routing,
+                                 .gate = &w->gate,
+                                 .up = &w->up,
+                                 .down = &w->down,
+                                 .h = hv,
+                                 .o = o,
+                                 .experts = EXPERTS,
+                                 .used = USED,
+                                 .hidden = HIDDEN,
+                                 .width = WIDTH,
+                                 .shared_width = WIDTH,
+                                 .acts = &acts,
+                                 .hacts = &hacts,
+                                 .work = &work}};
+    const struct st_worker alone = {.count = 1};
+    assert_ok(st_kernels_choose(NULL, &run.kernels, &err), &err);
+    assert_ok(st_team_create(threads, 0, &team, &err), &err);
+    st_act_prepare(&run.kernels, &acts, st_act_mask(&w->gate) | st_act_mask(&w->up), m, HIDDEN, (size_t)n, HIDDEN,
+                   &alone);
+    st_team_run(team, some_share, &run);
+    st_team_free(team);
+    free(a);
+    free(h);
+    free(hv);
+    return count;
+}
+
+static void experts_that_are_taken_piece_by_piece_have_the_same_bits(void **state)
+{
+    (void)state;
+    uint64_t seed = 9;
+    static const int32_t counts[] = {1, 8, ROWS};
+    static const unsigned sets[] = {0, 1u << 3, 0x2a5, 0x7ff};
+    struct result *all = calloc(1, sizeof *all);
+    float *m = random_floats(&seed, ROWS * HIDDEN, 1.5f), *o = malloc(ROWS * USED * HIDDEN * sizeof *o), want[HIDDEN];
+    int32_t entry[ROWS * USED];
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        struct weights w = {0};
+        weights_new(&w, fp32);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
+                for (int threads = 1; threads <= 4; threads++) {
+                    run(&w, m, counts[c], 1, all);
+                    int32_t n = run_some(&w, m, counts[c], all, sets[k], threads, threads == 4, entry, o);
+                    for (int32_t i = 0; i < n; i++) {
+                        int32_t row = entry[i] / USED;
+                        plain_expert(&w.gate, &w.up, &w.down, (uint32_t)all->expert[row][entry[i] % USED],
+                                     m + row * HIDDEN, want);
+                        assert_memory_equal(o + (size_t)i * HIDDEN, want, sizeof want);
+                    }
+                }
+        weights_free(&w);
+    }
+    free(all);
+    free(m);
+    free(o);
+}
+
 /* Logits that the test sets: an input with a single 1 picks a column of the router. */
 static void route_logits(const float logit[EXPERTS], struct result *out)
 {
@@ -266,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_experts_equal_one_row_and_expert_at_a_time),
+        cmocka_unit_test(experts_that_are_taken_piece_by_piece_have_the_same_bits),
         cmocka_unit_test(ties_go_to_the_lower_expert),
         cmocka_unit_test(huge_and_broken_logits_choose_distinct_experts),
     };

@@ -1,10 +1,14 @@
 /* Router and experts. Limit: bytes of the chosen experts' weights, each read once per pass however many rows chose it. */
 #include "kernel/c/level.h"
+
+#include <stdatomic.h>
+
 #include "kernel/exact_math.h"
 #include "kernel/multiply.h"
 #include "kernel/vec.h"
 
-enum { ROWS_AT_ONCE = 32, WEIGHTS_AT_ONCE = 32 };
+/* Activation rows and weight rows of a piece of work; of experts that are taken piece by piece up to MOST_AT_ONCE. */
+enum { ROWS_AT_ONCE = 32, WEIGHTS_AT_ONCE = 32, MOST_AT_ONCE = 128 };
 
 /* The used largest logits, best first and lower index first on ties, and their softmax. */
 static void choose(const struct st_route *a, size_t r)
@@ -99,13 +103,9 @@ static void for_pieces(const struct st_experts *a, size_t width, size_t shared_w
     size_t n = (size_t)*a->n, routed = n * a->used;
     size_t parts = (width + WEIGHTS_AT_ONCE - 1) / WEIGHTS_AT_ONCE;
     size_t shared_parts = (shared_width + WEIGHTS_AT_ONCE - 1) / WEIGHTS_AT_ONCE;
-    if (!a->y) {
-        n = 0;
-        routed = (size_t)a->routing->first[a->experts];
-    }
     size_t total = routed * parts + n * shared_parts, done = 0;
     size_t mine = total * (size_t)w->index / (size_t)w->count, end = total * ((size_t)w->index + 1) / (size_t)w->count;
-    for (uint32_t e = 0; e < a->experts + (a->y ? 1 : 0); e++) {
+    for (uint32_t e = 0; e <= a->experts; e++) {
         bool shared = e == a->experts;
         struct piece p = {.expert = e, .first = shared ? routed : (size_t)a->routing->first[e]};
         p.count = shared ? n : (size_t)a->routing->first[e + 1] - p.first;
@@ -138,7 +138,7 @@ static void gate_and_up(const struct st_kernels *k, const struct st_experts *a, 
     size_t count = p->to - p->from;
     for (size_t i = 0; i < p->count; i += ROWS_AT_ONCE) {
         struct st_act_row g_rows[ROWS_AT_ONCE], u_rows[ROWS_AT_ONCE];
-        float g[ROWS_AT_ONCE * WEIGHTS_AT_ONCE], u[ROWS_AT_ONCE * WEIGHTS_AT_ONCE];
+        float g[ROWS_AT_ONCE * MOST_AT_ONCE], u[ROWS_AT_ONCE * MOST_AT_ONCE];
         size_t n = p->count - i < ROWS_AT_ONCE ? p->count - i : ROWS_AT_ONCE;
         for (size_t j = 0; j < n; j++) {
             g_rows[j] = st_act_row_of(a->acts, gate, a->m, a->hidden, entry_row(a, p, i + j));
@@ -168,9 +168,61 @@ static void down(const struct st_kernels *k, const struct st_experts *a, const s
     }
 }
 
+/* The rows between up and down of an expert, in the form that its down takes. */
+static void prepare_between(const struct st_kernels *k, const struct st_experts *a, const struct piece *p)
+{
+    const struct st_worker alone = {.count = 1};
+    struct st_act_buffer rows = *a->hacts;
+    for (int form = ST_ACT_Q8; form < ST_ACT_COUNT; form++)
+        rows.memory[form] += p->first * rows.stride[form];
+    st_act_prepare(k, &rows, st_act_mask(a->down), a->h + p->first * h_width(a), h_width(a), p->count, a->width, &alone);
+}
+
+/* Weight rows of a piece when so many are shared out: some pieces for each worker, so that one that is held up does not
+ * hold up all, but long ones, because each begins with rows that nothing has asked for yet. */
+static uint32_t rows_of_piece(uint32_t rows, const struct st_worker *w)
+{
+    uint32_t wanted = rows / (3 * (uint32_t)w->count) / 16 * 16;
+    return wanted < WEIGHTS_AT_ONCE ? WEIGHTS_AT_ONCE : wanted > MOST_AT_ONCE ? MOST_AT_ONCE : wanted;
+}
+
+/* Experts that others compute the rest of: pieces of gate and up of all of them, then pieces of down. Every piece of
+ * gate and up has been taken by a worker that computes it when the first of down is, so waiting for one ends. */
+static void some_experts(const struct st_kernels *k, const struct st_experts *a, const struct st_worker *w)
+{
+    struct st_experts_work *work = a->work;
+    const uint32_t up_rows = rows_of_piece(work->count * a->width, w), up_parts = (a->width + up_rows - 1) / up_rows,
+                   down_rows = rows_of_piece(work->count * a->hidden, w),
+                   down_parts = (a->hidden + down_rows - 1) / down_rows, ups = work->count * up_parts,
+                   all = ups + work->count * down_parts;
+    for (uint32_t i; (i = atomic_fetch_add_explicit(&work->next, 1, memory_order_relaxed)) < all;) {
+        bool up = i < ups;
+        uint32_t part = up ? i % up_parts : (i - ups) % down_parts, rows = up ? a->width : a->hidden,
+                 step = up ? up_rows : down_rows;
+        struct st_experts_taken *t = &work->taken[up ? i / up_parts : (i - ups) / down_parts];
+        struct piece p = {.expert = t->expert, .first = (size_t)a->routing->first[t->expert], .from = (size_t)part * step};
+        p.count = (size_t)a->routing->first[t->expert + 1] - p.first;
+        p.to = rows - p.from < step ? rows : p.from + step;
+        if (up) {
+            gate_and_up(k, a, &p);
+            if (atomic_fetch_add_explicit(&t->done, 1, memory_order_acq_rel) + 1 == up_parts) {
+                prepare_between(k, a, &p);
+                atomic_store_explicit(&t->ready, 1, memory_order_release);
+            }
+        } else {
+            st_await(&t->ready);
+            down(k, a, &p);
+        }
+    }
+}
+
 void ST_K(st_experts)(const struct st_kernels *k, const struct st_experts *a, struct st_worker *w)
 {
-    size_t n = (size_t)*a->n, routed = a->y ? n * a->used : (size_t)a->routing->first[a->experts], from, to;
+    size_t n = (size_t)*a->n, routed = n * a->used, from, to;
+    if (!a->y) {
+        some_experts(k, a, w);
+        return;
+    }
     unsigned mask = st_act_mask(a->gate) | st_act_mask(a->up) | st_act_mask(a->shared_gate) | st_act_mask(a->shared_up);
     st_act_prepare(k, a->acts, mask, a->m, a->hidden, n, a->hidden, w);
     st_barrier(w);
@@ -181,12 +233,9 @@ void ST_K(st_experts)(const struct st_kernels *k, const struct st_experts *a, st
     struct st_act_buffer tail = *a->hacts;
     for (int form = ST_ACT_Q8; form < ST_ACT_COUNT; form++)
         tail.memory[form] += routed * tail.stride[form];
-    if (a->y)
-        st_act_prepare(k, &tail, st_act_mask(a->shared_down), a->h + routed * h_width(a), h_width(a), n, a->shared_width, w);
+    st_act_prepare(k, &tail, st_act_mask(a->shared_down), a->h + routed * h_width(a), h_width(a), n, a->shared_width, w);
     st_barrier(w);
     for_pieces(a, a->hidden, a->hidden, w, down, k);
-    if (!a->y)
-        return;
     st_barrier(w);
     st_share(w, a->hidden, 16, &from, &to);
     for (size_t r = 0; r < n; r++) {
