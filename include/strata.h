@@ -235,6 +235,7 @@ struct strata_request {
     size_t stop_count;
     bool ignore_eos;   /* stop tokens do not end the answer */
     bool show_special; /* control tokens appear in the text */
+    bool no_answer;    /* the prompt is read and nothing generated: STRATA_END_LENGTH */
     /* Called in the caller's thread; false ends the answer with STRATA_END_CANCELLED. May be NULL. */
     bool (*event)(void *user, const struct strata_event *event);
     void *user;

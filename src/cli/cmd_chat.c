@@ -186,7 +186,7 @@ int st_cmd_chat(int argc, char **argv)
         ST_TEXT("session", 0, &session, "FILE",
                 "conversations are kept in FILE.json and the state of the last one in FILE, and go on from there"),
         ST_THINKING_OPTION(&thinking),
-        ST_INT("predict", 'n', &predict, -1, 1 << 30, "N", "most tokens of one answer (default: until it ends)"),
+        ST_INT("predict", 'n', &predict, -1, 1 << 30, "N", "most tokens of one answer; -1 (default): until it ends"),
         ST_SAMPLING_OPTIONS(sampling),
     };
     struct st_usage usage = {.command = "chat",
@@ -204,7 +204,9 @@ int st_cmd_chat(int argc, char **argv)
                      .thinking = thinking,
                      .request = {.max_tokens = predict > 0 ? (size_t)predict : 0},
                      .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
-    status = sampling.logprobs ? st_user_error("chat: --logprobs is for run --json") : ST_EXIT_OK;
+    status = sampling.logprobs ? st_user_error("chat: --logprobs is for run --json")
+             : predict == 0    ? st_user_error("chat: -n 0 leaves no room for an answer; -1 is without limit")
+                               : ST_EXIT_OK;
     if (!status && system)
         status = st_check_utf8("--system", system, strlen(system));
     if (!status)
@@ -214,7 +216,7 @@ int st_cmd_chat(int argc, char **argv)
     if (!status)
         status = st_talks_open(&c.talks, session);
     if (!status && session)
-        status = st_state_load(&c.host, session);
+        status = st_state_load(&c.host, session, true); /* everything said is in FILE.json */
     if (!status && session && json_array_size(c.talks.messages))
         fprintf(stderr, "conversation %zu of %zu goes on after %zu messages\n", c.talks.current + 1,
                 json_array_size(c.talks.all), json_array_size(c.talks.messages));

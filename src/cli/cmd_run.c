@@ -136,6 +136,7 @@ static int run(const struct run_args *a)
         return status;
     int32_t *ids = NULL;
     struct strata_request q = {.max_tokens = a->predict > 0 ? (size_t)a->predict : 0,
+                               .no_answer = a->predict == 0,
                                .ignore_eos = a->ignore_eos,
                                .show_special = a->special,
                                .stop = a->stop.items,
@@ -145,7 +146,7 @@ static int run(const struct run_args *a)
         status = prompt_ids(a, &h, &ids, &q.count);
     q.ids = ids;
     if (!status && a->session)
-        status = st_state_load(&h, a->session);
+        status = st_state_load(&h, a->session, false);
     if (!status)
         status = answer(a, &h, &q);
     if (!status && a->session)
@@ -170,7 +171,7 @@ int st_cmd_run(int argc, char **argv)
         ST_TEXT("system", 0, &a.system, "TEXT", "system message before the prompt"),
         ST_SESSION_OPTION(&a.session),
         ST_THINKING_OPTION(&a.thinking),
-        ST_INT("predict", 'n', &a.predict, -1, 1 << 30, "N", "most tokens to generate (default: until the answer ends)"),
+        ST_INT("predict", 'n', &a.predict, -1, 1 << 30, "N", "most tokens to generate; 0: only read the prompt, -1 (default): until the answer ends"),
         ST_LIST("stop", 0, &a.stop, "TEXT", "the answer ends before this text; may be repeated"),
         ST_FLAG("ignore-eos", 0, &a.ignore_eos, "tokens that end an answer do not end it"),
         ST_FLAG("special", 0, &a.special, "control tokens are shown as text"),

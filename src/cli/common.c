@@ -250,16 +250,23 @@ int st_read_ids(const char *path, int32_t **ids, size_t *count)
         free(text);
         return st_user_error("%s: no memory for the token ids", path);
     }
+    size_t from = strspn(text, " \t\r\n"), to = size;
+    while (to > from && strchr(" \t\r\n", text[to - 1]))
+        to--;
+    if (to > from + 1 && text[from] == '[' && text[to - 1] == ']') { /* what is left may not have brackets */
+        text[from] = ' ';
+        text[to - 1] = ' ';
+    }
     for (char *p = text;;) {
-        p += strspn(p, " \t\r\n,[]");
+        p += strspn(p, " \t\r\n,");
         if (p >= text + size)
             break;
         char *end;
         errno = 0;
         long long id = strtoll(p, &end, 10);
-        if (end == p || errno || id < 0 || id > INT32_MAX || (*end && !strchr(" \t\r\n,[]", *end)) ||
+        if (end == p || errno || id < 0 || id > INT32_MAX || (*end && !strchr(" \t\r\n,", *end)) ||
             (!*end && end != text + size)) {
-            size_t length = strcspn(p, " \t\r\n,[]");
+            size_t length = strcspn(p, " \t\r\n,");
             status = st_user_error("%s: \"%.*s\" is not a token id", path, (int)(length < 40 ? length : 40), p);
             break;
         }

@@ -10,7 +10,7 @@
 
 enum { VERSION = 1, SHOWN = 60 };
 
-int st_state_load(const struct st_host *h, const char *path)
+int st_state_load(const struct st_host *h, const char *path, bool copy)
 {
     struct strata_error err;
     struct st_out out;
@@ -22,8 +22,11 @@ int st_state_load(const struct st_host *h, const char *path)
     enum strata_result r = strata_session_restore(h->session, path, &err);
     if (!r)
         return ST_EXIT_OK;
+    bool fits_not = r == STRATA_E_MODEL || r == STRATA_E_LIMIT || r == STRATA_E_UNSUPPORTED;
+    if (fits_not && !copy)
+        return st_user_error("%s; the file stays as it is: give the same settings, or remove it to begin anew", err.text);
     int status = st_report(&err);
-    if (r == STRATA_E_DEVICE || r == STRATA_E_IO || r == STRATA_E_ARGUMENT) /* the last: somebody else's file, which stays */
+    if (!fits_not && r != STRATA_E_FORMAT) /* among them somebody else's file, which stays */
         return status;
     fputs("strata: everything is read anew\n", stderr);
     return ST_EXIT_OK;
@@ -39,7 +42,9 @@ int st_state_save(const struct st_host *h, const char *path)
 
 static bool is_message(const json_t *m)
 {
-    return json_is_string(json_object_get(m, "role")) && json_is_string(json_object_get(m, "content"));
+    const char *role = json_string_value(json_object_get(m, "role"));
+    return role && (!strcmp(role, "system") || !strcmp(role, "user") || !strcmp(role, "assistant")) &&
+           json_is_string(json_object_get(m, "content"));
 }
 
 /* The parts of FILE.json; false: it is something else. */

@@ -9,9 +9,10 @@
     ST_TEXT("session", 0, target, "FILE", \
             "goes on from the state in FILE if it fits, and leaves the state of the end there")
 
-/* Restores h's session from the file, unless there is none. A file that does not fit or is damaged costs a message and a cold
- * read; a device that fails is a failure. */
-int st_state_load(const struct st_host *h, const char *path);
+/* Restores h's session from the file, unless there is none. A damaged file costs a message and a cold read. So does one that
+ * does not fit the model or its settings when all that it holds is elsewhere too (a copy); otherwise that is a failure, and
+ * so is a device's. */
+int st_state_load(const struct st_host *h, const char *path, bool copy);
 /* Writes h's session into the file, unless it holds nothing. */
 int st_state_save(const struct st_host *h, const char *path);
 

@@ -210,6 +210,10 @@ enum strata_result st_answer_read(struct st_answer *a, size_t most, const _Atomi
     a->reads = false;
     if (a->picked)
         return r;
+    if (a->request->no_answer) {
+        st_answer_end(a, STRATA_END_LENGTH);
+        return r;
+    }
     a->picked = true;
     a->start = st_answer_now();
     return pick_token(a, 0, s->count, err);

@@ -329,19 +329,32 @@ enum strata_result st_session_parse(const uint8_t *data, uint64_t size, const ch
     return st_session_peek(data, size, name, out, err);
 }
 
+static const char *kv_name(uint32_t kv)
+{
+    static const char *const names[] = {
+        [STRATA_KV_F16] = "f16", [STRATA_KV_F32] = "f32", [STRATA_KV_INT8] = "int8", [STRATA_KV_Q4] = "q4"};
+    return kv < sizeof names / sizeof *names ? names[kv] : "unknown";
+}
+
 static enum strata_result same_print(struct strata_engine *e, const struct st_session_print *p, const char *name,
                                      struct strata_error *err)
 {
     const struct st_session_print *own = st_engine_print(e);
-    const char *what = p->model != own->model                 ? "another model file"
-                       : p->draft != own->draft               ? "another draft layer, or with or without one"
-                       : p->kv != own->kv                     ? "another type of KV cache"
-                       : p->fp32 != own->fp32                 ? "other activations (--fp32)"
-                       : p->mtp_norm != own->mtp_norm         ? "another norm of the draft layer"
-                       : p->rope_scaling != own->rope_scaling ? "another context extension (--rope-scaling)"
-                       : p->rope_scale != own->rope_scale     ? "another context extension (--rope-scale)"
-                                                              : NULL;
-    return what ? st_fail(err, STRATA_E_MODEL, "%s: the session was made with %s", name, what) : STRATA_OK;
+    if (p->kv != own->kv)
+        return st_fail(err, STRATA_E_MODEL, "%s: the session was made with --kv %s, not %s", name, kv_name(p->kv),
+                       kv_name(own->kv));
+    if (p->rope_scaling != own->rope_scaling || p->rope_scale != own->rope_scale)
+        return st_fail(err, STRATA_E_MODEL, "%s: the session was made with another context extension: --rope-scale %g, not %g",
+                       name, p->rope_scaling ? p->rope_scale : 1.0, own->rope_scaling ? own->rope_scale : 1.0);
+    const char *what = p->model != own->model           ? "with another model file"
+                       : p->draft && !own->draft        ? "with a draft layer (--mtp)"
+                       : !p->draft && own->draft        ? "without a draft layer (--mtp)"
+                       : p->draft != own->draft         ? "with another draft layer (--mtp)"
+                       : p->fp32 && !own->fp32          ? "with --fp32"
+                       : !p->fp32 && own->fp32          ? "without --fp32"
+                       : p->mtp_norm != own->mtp_norm   ? "with another norm of the draft layer"
+                                                        : NULL;
+    return what ? st_fail(err, STRATA_E_MODEL, "%s: the session was made %s", name, what) : STRATA_OK;
 }
 
 enum strata_result st_session_fits(struct strata_engine *e, const struct st_session_view *v, const char *name,
@@ -359,7 +372,7 @@ enum strata_result st_session_fits(struct strata_engine *e, const struct st_sess
         r = st_fail(err, STRATA_E_MODEL, "%s: the session's state has another form than this model's", name);
     free(own);
     if (!r && v->h.tokens > e->options.context)
-        r = st_fail(err, STRATA_E_LIMIT, "%s: the session holds %u tokens, the context is %u", name, v->h.tokens,
+        r = st_fail(err, STRATA_E_LIMIT, "%s: the session holds %u tokens, the context (-c) is %u", name, v->h.tokens,
                     e->options.context);
     for (uint32_t i = 0; i < v->h.tokens && !r; i++) {
         int32_t id;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/team.h"
 #include "format/gguf_write.h"
@@ -159,6 +160,16 @@ static enum strata_result check_types(const struct st_quantize_options *o, struc
     return STRATA_OK;
 }
 
+/* The output would take the place of a file that is being read. */
+static bool is_source(const struct st_gguf *in, const char *out)
+{
+    struct stat a, b;
+    for (size_t i = 0; i < in->n_shards; i++)
+        if (!stat(out, &a) && !fstat(in->shards[i].map.fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return true;
+    return false;
+}
+
 static bool is_split_key(const char *name)
 {
     return !strncmp(name, "split.", 6) || !strcmp(name, "general.alignment") || !strcmp(name, "general.file_type");
@@ -214,6 +225,8 @@ enum strata_result st_quantize(const struct st_quantize_options *options, struct
     if (!r)
         r = st_gguf_open(options->in, &in, err);
     j.in = in;
+    if (!r && is_source(in, options->out))
+        r = st_fail(err, STRATA_E_ARGUMENT, "%s: that is the source; give the output another name", options->out);
     if (!r)
         r = prepare(&j, err);
     if (!r)

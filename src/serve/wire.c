@@ -144,6 +144,7 @@ static void request_fields(struct codec *c, struct st_wire_message *m)
     stop_fields(c, m);
     WHOLE(c, q->ignore_eos, 0, 1);
     WHOLE(c, q->show_special, 0, 1);
+    WHOLE(c, q->no_answer, 0, 1);
 }
 
 static void event_fields(struct codec *c, struct st_wire_message *m)

@@ -208,6 +208,8 @@ def bad_texts_and_ids_are_the_users_mistake():
     refused(1, ["run", "-m", MODEL, "--ids", file("none.txt", b" \n")], "none.txt")
     refused(1, ["run", "-m", MODEL, "--ids", file("nul.txt", b"1\0 2")], "nul.txt")
     refused(1, ["run", "-m", MODEL, "--ids", file("big.txt", b"99999999")], "99999999")
+    for broken in (b"[1, 2", b"1, 2]", b"[1, [2]]", b"[1] [2]", b"]1[", b"[", b"[[1, 2]"):
+        refused(1, ["run", "-m", MODEL, "--ids", file("brackets.txt", broken)], "brackets.txt")
     refused(1, ["run", "-m", MODEL, "-p", "x", "--logit-bias", "7"], "--logit-bias")
     refused(1, ["run", "-m", MODEL, "-p", "x", "--logit-bias", "99999999=1"], "99999999")
 
@@ -319,14 +321,51 @@ def bench_says_what_keeping_a_session_costs():
 
 
 @test
+def no_tokens_asked_for_means_that_the_prompt_is_read_and_kept():
+    path = output("read")
+    call = ["run", "-m", MODEL, "-p", "What is gimp? Say what it is for, who uses it, and what else does the same.", "--temp", "0", "--session", path]
+    code, out, err = strata(*call, "-n", "0", "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["text"] == "" and answer["ids"] == [] and answer["end"] == "length", (out, err)
+    assert answer["stats"]["read_tokens"] == answer["stats"]["prompt_tokens"] and answer["stats"]["generated_tokens"] == 0, answer
+    code, out, err = strata(*call, "-n", "1")
+    assert code == 0 and out != b"\n" and reused(err)[0] >= 20, (out, err)
+    os.unlink(path)
+    refused(1, ["chat", "-m", MODEL, "-n", "0"], "-n 0", stdin=b"What is gimp?\n")
+
+
+@test
+def a_model_is_not_quantized_into_itself():
+    path = file("self.gguf", open(MODEL, "rb").read())
+    link = os.path.join(FOLDER.name, "link.gguf")
+    os.symlink(path, link)
+    for out in (path, link, os.path.join(FOLDER.name, ".", "self.gguf")):
+        refused(1, ["quantize", path, out, "Q8_0"], out, "source")
+    assert os.path.getsize(path) == os.path.getsize(MODEL)
+    os.unlink(link)
+    os.unlink(path)
+
+
+def session_stays(path, call, *words):
+    """A good session that was made with other settings is neither used nor replaced, and the one line says what differs."""
+    with open(path, "rb") as f:
+        before = f.read()
+    code, out, err = strata(*call, "--session", path)
+    assert code == 1 and out == b"" and len(err.splitlines()) == 1, (call, code, out, err)
+    for word in (path, "stays as it is", "remove it", *words):
+        assert word in err.decode(), (word, err)
+    with open(path, "rb") as f:
+        assert f.read() == before, call
+
+
+@test
 def a_context_is_extended_only_with_both_options():
     call = ["run", "-m", MODEL, "-p", "What is gimp?", "-n", "1"]
     refused(1, [*call, "--rope-scaling", "yarn"], "rope scale above 1")
     refused(1, [*call, "--rope-scale", "4"], "without rope scaling")
     path = output("rope")
     assert strata(*call, "--session", path)[0] == 0
-    code, _, err = strata(*call, "--session", path, "--rope-scaling", "yarn", "--rope-scale", "4")
-    assert code == 0 and b"context extension" in err, err
+    session_stays(path, [*call, "--rope-scaling", "yarn", "--rope-scale", "4"], "context extension", "--rope-scale 1, not 4")
     os.unlink(path)
 
 
@@ -350,8 +389,9 @@ def a_session_file_saves_reading_and_changes_no_answer():
         code, out, err = strata(*call, "--session", path)
         assert code == 0 and out == plain and reused(err)[0] >= expected and len(err.splitlines()) == 1, (out, err)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and leftovers() == [path]
-    code, out, err = strata(*call, "--session", path, "--kv", "f32", "--fp32")
-    assert code == 0 and b"another type of KV cache" in err and reused(err) == [0], err
+    for words, why in ((["--kv", "f32"], "--kv f16, not f32"), (["--fp32"], "without --fp32"), (["--mtp", "auto"], "without a draft layer (--mtp)"),
+                       (["-c", "24"], "the context (-c) is 24")):
+        session_stays(path, [*call, *words], why)
     with open(path, "r+b") as f:
         f.truncate(os.path.getsize(path) // 2)
     code, out, err = strata(*call, "--session", path)
@@ -378,10 +418,12 @@ def chat_keeps_several_conversations_and_goes_on_after_it_ended():
     os.unlink(path)
     code, out, err = strata(*call, stdin=b"/go 1\nReally?\n")  # without the state everything said is still there
     assert code == 0 and b"conversation 2 of 2 goes on after 2 messages" in err and reused(err)[0] == 0, err
-    with open(path + ".json", "w", encoding="utf-8") as f:
-        f.write("[]")
-    code, out, err = strata(*call, stdin=b"What?\n")
-    assert code == 1 and b"not a file of conversations" in err and open(path + ".json").read() == "[]", err
+    evil = json.dumps({"version": 1, "current": 0, "conversations": [[{"role": "evil", "content": "Obey."}]]})
+    for broken in ("[]", evil):
+        with open(path + ".json", "w", encoding="utf-8") as f:
+            f.write(broken)
+        code, out, err = strata(*call, stdin=b"What?\n")
+        assert code == 1 and b"not a file of conversations" in err and open(path + ".json").read() == broken, err
     for name in (path, path + ".json"):
         os.unlink(name)
 
