@@ -44,7 +44,8 @@ struct st_park {
     struct parked *first; /* used last */
     char *dir;
     int lock; /* of the folder */
-    uint64_t file_limit, file_used, dropped, number; /* used: with the file that is being written */
+    uint64_t dir_limit, file_limit; /* of the folder, and what others leave of it */
+    uint64_t file_used, dropped, number; /* used: with the file that is being written */
     struct st_park_writer *writer;
     struct parked *in_hand; /* being written, or NULL */
     char *new_path;         /* to this file */
@@ -258,6 +259,14 @@ static bool begin_copy(struct strata_engine *e, struct parked *p)
     return begin_file(e, p, &source);
 }
 
+void st_park_set_aside(struct strata_engine *e, uint64_t bytes)
+{
+    struct st_park *park = e->park;
+    park->file_limit = bytes < park->dir_limit ? park->dir_limit - bytes : 0;
+    settle(e, true);
+    file_room(e, 0);
+}
+
 bool st_park_make_room(struct strata_engine *e)
 {
     struct st_park *park = e->park;
@@ -443,7 +452,7 @@ enum strata_result st_park_open(struct strata_engine *e, const char *dir, uint64
     if (!e->park)
         return st_fail(err, STRATA_E_MEMORY, "no memory for parked conversations");
     e->park->lock = -1;
-    e->park->file_limit = limit;
+    e->park->dir_limit = e->park->file_limit = limit;
     return dir ? open_dir(e, dir, err) : STRATA_OK;
 }
 

@@ -31,6 +31,9 @@ enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, 
  * is lost from the session. Where there is no room that is no failure. */
 enum strata_result st_park_put(struct strata_session *s, struct strata_error *err);
 
+/* Bytes of the files' limit that others take from now on: the longest unused conversations go where they have no room then. */
+void st_park_set_aside(struct strata_engine *e, uint64_t bytes);
+
 /* Frees the longest unused conversation's memory, through a file if there is a folder. False: there is none. */
 bool st_park_make_room(struct strata_engine *e);
 

@@ -1,16 +1,15 @@
 /* The backend that computes: see backend_strata.h. */
 #include "serve/backend_strata.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/park.h"
+#include "serve/slot_files.h"
 
 struct real {
     struct st_backend base;
@@ -96,6 +95,7 @@ static enum strata_result real_load(struct st_backend *b, st_backend_progress *p
     enum strata_result result = strata_engine_create(r->model, &r->options, &r->engine, err);
     if (result)
         return result;
+    st_slot_files_open(r->engine);
     if (r->placed)
         r->placed(r->engine);
     progress(user, "making the session", 0.9);
@@ -265,30 +265,16 @@ static enum strata_result real_slot(struct st_backend *b, uint32_t slot, enum st
 {
     (void)slot;
     struct real *r = (struct real *)b;
-    char path[PATH_MAX];
-    struct stat st = {.st_size = 0};
     enum strata_result result = STRATA_OK;
-    int n = snprintf(path, sizeof path, "%s/saved/%s", r->options.session_dir, file);
-    if (n < 0 || (size_t)n >= sizeof path)
-        return st_fail(err, STRATA_E_ARGUMENT, "%s: the path of a file in --session-dir is too long", file);
     out->tokens = strata_session_tokens(r->session, NULL);
     switch (action) {
-    case ST_SLOT_SAVE:
-        *strrchr(path, '/') = 0;
-        if (mkdir(path, 0700) && errno != EEXIST)
-            return st_fail(err, STRATA_E_IO, "%s: cannot make the folder: %s", path, strerror(errno));
-        path[strlen(path)] = '/';
-        result = strata_session_save(r->session, path, err);
-        break;
+    case ST_SLOT_SAVE: return st_slot_file_save(r->session, file, &out->bytes, err);
     case ST_SLOT_RESTORE:
-        out->missing = access(path, F_OK) != 0;
-        result = strata_session_restore(r->session, path, err);
+        result = st_slot_file_restore(r->session, file, &out->bytes, &out->missing, err);
         out->tokens = strata_session_tokens(r->session, NULL);
-        break;
-    case ST_SLOT_ERASE: strata_session_reset(r->session); return STRATA_OK;
+        return result;
+    case ST_SLOT_ERASE: strata_session_reset(r->session); break;
     }
-    if (!result && !stat(path, &st))
-        out->bytes = (uint64_t)st.st_size;
     return result;
 }
 

@@ -13,10 +13,12 @@
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/listener.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -91,6 +93,38 @@ static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *in
         bufferevent_disable(c->bev, EV_READ);
 }
 
+/* Refuses a connection and closes it. A fresh socket's buffer holds the answer; if it does not, the client sees the connection
+ * close. */
+static void refuse(struct st_connection *c, const char *answer)
+{
+    ssize_t sent = send(bufferevent_getfd(c->bev), answer, strlen(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)sent;
+    cut(c);
+}
+
+/* Whether a line that arrived is the length of a body that no integer holds: evhttp would wait for all of it. */
+static bool endless_length(struct evbuffer *buffer)
+{
+    static const char name[] = "content-length:";
+    char line[80];
+    struct evbuffer_ptr at;
+    evbuffer_ptr_set(buffer, &at, 0, EVBUFFER_PTR_SET);
+    for (;;) {
+        size_t end_bytes;
+        ev_ssize_t n = evbuffer_copyout_from(buffer, &at, line, sizeof line - 1);
+        struct evbuffer_ptr end = evbuffer_search_eol(buffer, &at, &end_bytes, EVBUFFER_EOL_CRLF);
+        if (n <= 0 || end.pos < 0 || end.pos == at.pos) /* the last: behind it comes the body */
+            return false;
+        line[n] = 0;
+        if (strncasecmp(line, name, sizeof name - 1) == 0) {
+            errno = 0;
+            return strtoll(line + sizeof name - 1, NULL, 10) == LLONG_MAX && errno == ERANGE;
+        }
+        at = end;
+        evbuffer_ptr_set(buffer, &at, end_bytes, EVBUFFER_PTR_ADD);
+    }
+}
+
 /* What arrives is kept until a request is complete, but not without limit. */
 static void on_input(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
 {
@@ -100,6 +134,13 @@ static void on_input(struct evbuffer *buffer, const struct evbuffer_cb_info *inf
     http->arriving -= info->n_deleted;
     if (!info->n_added || c->cut)
         return;
+    if (c->state == WAITING && evbuffer_get_length(buffer) <= http->options.max_headers && endless_length(buffer)) {
+        http->counts.refused++;
+        refuse(c, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: 124\r\n\r\n"
+                  "{\"error\":{\"message\":\"the Content-Length is too large for a number\",\"type\":\"invalid_request_error\",\"param\":null,"
+                  "\"code\":null}}");
+        return;
+    }
     if (http->arriving > BODIES * http->options.max_body && evbuffer_get_length(buffer) > SMALL) {
         http->counts.refused++;
         cut(c);
@@ -158,13 +199,8 @@ static void refuse_cb(evutil_socket_t fd, short what, void *arg)
         "\"code\":\"connections\"}}";
     struct st_http *http = arg;
     for (struct st_connection *c = http->connections; c; c = c->next)
-        if (c->refused && !c->cut && !freed_by_evhttp(c)) {
-            evutil_socket_t s = bufferevent_getfd(c->bev);
-            /* A fresh socket's buffer holds this; if it does not, the client sees the connection close. */
-            ssize_t sent = send(s, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-            (void)sent;
-            cut(c);
-        }
+        if (c->refused && !c->cut && !freed_by_evhttp(c))
+            refuse(c, answer);
 }
 
 static struct bufferevent *new_connection(struct event_base *base, void *arg)

@@ -40,11 +40,12 @@ static const json_t *part_text(const json_t *part, const char *at, struct st_api
     return NULL;
 }
 
-/* Content as plain text: a string, null, or parts of text that are joined with line breaks. A new reference. */
-static json_t *plain_content(const json_t *content, const char *path, struct st_api_error *error)
+/* Content as plain text: a string, or parts of text that are joined with line breaks; null only where it is optional. A new
+ * reference. */
+static json_t *plain_content(const json_t *content, bool optional, const char *path, struct st_api_error *error)
 {
     char where[ST_PATH];
-    if (!content || json_is_null(content))
+    if (optional && (!content || json_is_null(content)))
         return json_string("");
     if (json_is_string(content))
         return json_incref((json_t *)content);
@@ -112,6 +113,13 @@ static bool copy_string(json_t *to, const char *to_name, const json_t *from, con
     return true;
 }
 
+/* An answer of the model that called tools or only thought has no content. */
+static bool says_otherwise(const json_t *message)
+{
+    return json_array_size(json_object_get(message, "tool_calls")) > 0 ||
+           json_is_string(json_object_get(message, "reasoning_content")) || json_is_string(json_object_get(message, "reasoning"));
+}
+
 static bool read_message(struct st_call *call, const json_t *message, size_t index, struct st_api_error *error)
 {
     char path[40];
@@ -134,7 +142,8 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
         st_body_path(where, sizeof where, path, "role");
         return st_refuse(error, 400, NULL, where, "%s: expected system, developer, user, assistant or tool", where);
     }
-    json_t *content = plain_content(json_object_get(message, "content"), path, error);
+    bool optional = strcmp(as, "assistant") == 0 && says_otherwise(message);
+    json_t *content = plain_content(json_object_get(message, "content"), optional, path, error);
     if (!content)
         return false;
     json_t *out = json_pack("{s:s, s:o}", "role", as, "content", content);

@@ -101,6 +101,9 @@ def wrong_values_are_named_and_never_a_500():
         (CHAT, user("x", chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
         (CHAT, user("x", stream_options=1), "stream_options"), (CHAT, user("x", seed=1.5), "seed"),
         (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"), (CHAT, {"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": []}, *user("x")["messages"]]}, "messages[0].content"),
+        (CHAT, {"messages": [*user("x")["messages"], {"role": "tool", "tool_call_id": "c", "content": None}]}, "messages[1].content"),
         (COMPLETION, {}, "prompt"), (COMPLETION, {"prompt": ""}, "prompt"), (COMPLETION, {"prompt": ["a", "b"]}, "prompt"),
         (COMPLETION, {"prompt": [99999]}, "prompt"), (COMPLETION, {"prompt": "x", "logprobs": 30}, "logprobs"),
         (COMPLETION, {"prompt": "x", "echo": True}, "echo"), ("/tokenize", {}, "content"), ("/tokenize", {"content": 1}, "content"),
@@ -632,6 +635,27 @@ def connections_over_the_limit_get_a_429():
         for sock in held:
             sock.close()
         wait_for("room again", lambda: s.get("/health").status == 200)
+        assert s.json(CHAT, user("hello"))["choices"]
+
+
+@test
+def a_length_that_no_number_holds_is_refused_at_once():
+    with Server() as s:
+        for length in (b"9223372036854775808", b"9999999999999999999", b"1" * 60):
+            for pieces in ((b"Content-Length: " + length + b"\r\n\r\n{}",), (b"content-", b"length:" + length[:9], length[9:] + b"\r\n", b"\r\n{")):
+                sock = s.socket()
+                sock.settimeout(20)
+                sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n" % CHAT.encode())
+                for piece in pieces:
+                    time.sleep(0.02)
+                    sock.sendall(piece)
+                answer = http.client.HTTPResponse(sock)
+                answer.begin()
+                assert answer.status == 400 and "Content-Length" in json.loads(answer.read())["error"]["message"], (length, answer.status)
+                sock.close()
+        sock = s.socket()  # what fits into a number is a matter of its size
+        sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9223372036854775807\r\n\r\n" % CHAT.encode())
+        sock.close()
         assert s.json(CHAT, user("hello"))["choices"]
 
 

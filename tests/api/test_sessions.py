@@ -73,9 +73,42 @@ def a_slot_is_saved_restored_and_erased():
                                    (".x", 400, "filename"), ("x" * 128, 400, "filename"), (7, 400, "filename")):
             refused = s.post("/slots/0?action=restore", {"filename": name})
             assert refused.status == status and word in json.loads(refused.body)["error"]["message"], (name, refused.status, refused.body)
+            assert DIR.name.encode() not in refused.body, refused.body
+        os.mkdir(os.path.join(DIR.name, "saved", "folder"))
+        for action in ("save", "restore"):
+            refused = s.post("/slots/0?action=" + action, {"filename": "folder"})
+            assert refused.status == 400 and "not a file" in json.loads(refused.body)["error"]["message"], refused.body
+        os.rmdir(os.path.join(DIR.name, "saved", "folder"))
         for query in ("", "?action=", "?action=drop"):
             assert s.post("/slots/0" + query, {"filename": "a"}).status == 400
         assert ask(s, talk(LONG))[0] == text
+
+
+@test
+def saved_slots_count_within_the_limit_of_the_folder_and_parked_conversations_give_way():
+    with tempfile.TemporaryDirectory(prefix="strata-quota-") as folder:
+        def serve(limit):
+            return Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "1024", "--session-dir", folder, "--session-disk", str(limit)])
+        with serve(1 << 30) as s:
+            ask(s, talk(LONG))
+            size = s.json("/slots/0?action=save", {"filename": "a"})["n_written"]
+            parked = 0
+        for name in os.listdir(folder):  # the server kept the conversation when it stopped
+            parked += os.path.getsize(os.path.join(folder, name)) if name.endswith(".session") else 0
+        assert parked > 0
+        with serve(size + size // 2 + parked) as s:
+            assert s.json("/v1/status")["machine"]["parked"]["in_files"] == 1
+            s.json("/slots/0?action=restore", {"filename": "a"})
+            assert s.json("/slots/0?action=save", {"filename": "a"})["n_written"] == size  # takes its own place
+            s.json("/slots/0?action=save", {"filename": "b"})
+            refused = s.post("/slots/0?action=save", {"filename": "c"})
+            message = json.loads(refused.body)["error"]["message"]
+            assert refused.status == 400 and "--session-disk" in message and folder not in message, refused.body
+            assert sorted(os.listdir(os.path.join(folder, "saved"))) == ["a", "b"]
+            os.unlink(os.path.join(folder, "saved", "a"))
+            s.json("/slots/0?action=save", {"filename": "c"})
+        total = sum(os.path.getsize(os.path.join(at, f)) for at, _, files in os.walk(folder) for f in files)
+        assert total <= size + size // 2 + parked, (total, size, parked)
 
 
 if __name__ == "__main__":
