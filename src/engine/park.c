@@ -164,7 +164,8 @@ static bool in_list(const struct st_park *park, const struct parked *p)
 
 /* ---- files ---- */
 
-/* Looks what became of the file that is being written. wait: until it is complete or has failed. */
+/* Looks what became of the file that is being written. wait: until it is complete or has failed. Conversations that it holds
+ * are then gone from the list. */
 static void settle(struct strata_engine *e, bool wait)
 {
     struct st_park *park = e->park;
@@ -276,14 +277,16 @@ bool st_park_make_room(struct strata_engine *e)
     settle(e, false);
     for (struct parked *p = park->first; p; p = p->next)
         last = p->state ? p : last;
-    if (!last && park->in_hand) { /* one that nobody wants any more */
+    /* Memory is short before the file is complete. What takes it then may be another one: of this file's, or of one that
+     * nobody wants any more. */
+    if (park->in_hand && !(last && last->path)) {
         settle(e, true);
         return true;
     }
     if (!last)
         return false;
-    if (park->dir && !last->path && (last->writing || begin_copy(e, last)))
-        settle(e, true); /* memory is short before the file is complete */
+    if (park->dir && !last->path && begin_copy(e, last))
+        settle(e, true);
     if (last->path)
         free_memory(e, last);
     else
@@ -545,10 +548,10 @@ enum strata_result strata_engine_keep(struct strata_engine *e, struct strata_err
     for (uint32_t i = 0; i < e->options.sessions && !r; i++)
         if (e->slot[i] && e->slot[i]->count >= ST_PARK_LEAST)
             r = st_park_put(e->slot[i], err);
-    for (struct parked *p = park->first; p && !r; p = p->next)
-        if (p->state && !p->path && !p->writing)
-            begin_copy(e, p);
     settle(e, true);
+    for (struct parked *p = park->first; p && !r; p = p->next)
+        if (p->state && !p->path && begin_copy(e, p))
+            settle(e, true);
     return r || park->failures == before ? r : st_fail(err, park->last_result, "%s", park->last_failure);
 }
 

@@ -31,7 +31,7 @@ static char program[PATH_SIZE];
 
 /* ---- a slow disk, and a full one ---- */
 
-static pthread_mutex_t disk = PTHREAD_MUTEX_INITIALIZER; /* held by the test while nothing can be synced */
+static _Atomic bool disk_stands; /* nothing can be synced */
 static _Atomic bool disk_full;
 static _Atomic int syncs_by_the_engine; /* files that the test's thread had to sync, folders too */
 static pthread_t test_thread;
@@ -42,8 +42,8 @@ static void sync_slowly(void)
         atomic_fetch_add(&syncs_by_the_engine, 1);
         return;
     }
-    pthread_mutex_lock(&disk);
-    pthread_mutex_unlock(&disk);
+    while (atomic_load(&disk_stands))
+        usleep(1000);
 }
 
 /* ---- the process that is killed ---- */
@@ -261,7 +261,7 @@ static void a_save_that_is_killed_anywhere_never_loses_the_session_before(void *
 
 /* ---- parked conversations ---- */
 
-enum { TALK = 60, MORE = 40 };
+enum { TALK = 60, MORE = 40, FORK = 9, FORKED = 36 };
 
 static char folder[PATH_SIZE + 64];
 
@@ -319,9 +319,11 @@ static void remove_files(void)
     files(&bytes, true);
 }
 
-/* Token at of a conversation: they have nothing in common. */
+/* Token at of a conversation: they have nothing in common, but FORK begins as 1 does. */
 static int32_t said(int32_t talk, uint32_t at)
 {
+    if (talk == FORK && at < FORKED)
+        talk = 1;
     return (int32_t)((at * 37 + (uint32_t)talk * 101 + 1) % TINY_VOCABULARY);
 }
 
@@ -380,7 +382,7 @@ static void the_engine_goes_on_while_a_conversation_is_written(void **state)
     uint64_t bytes;
     struct strata_engine *e = parking(&s);
     atomic_store(&syncs_by_the_engine, 0);
-    pthread_mutex_lock(&disk);
+    atomic_store(&disk_stands, true);
     assert_int_equal(go_on_with(s, 1, TALK, TALK), 0);
     /* 1 goes to memory, and a file is begun because the next one would find no room. */
     assert_int_equal(go_on_with(s, 2, TALK, MORE), 0);
@@ -391,7 +393,7 @@ static void the_engine_goes_on_while_a_conversation_is_written(void **state)
     assert_int_equal(go_on_with(s, 1, TALK + 2, TALK + 1), TALK);
     check_talk(s, 1);
     assert_parked(e, 2, 0);
-    pthread_mutex_unlock(&disk);
+    atomic_store(&disk_stands, false);
     /* Memory for 1 and 2 is there, for 3 it is not: what is written now makes room. */
     assert_int_equal(go_on_with(s, 3, TALK, TALK), 0);
     assert_int_equal(go_on_with(s, 2, MORE + 1, MORE + 1), MORE);
@@ -411,6 +413,37 @@ static void the_engine_goes_on_while_a_conversation_is_written(void **state)
     check_talk(s, 1);
     assert_int_equal(go_on_with(s, 2, MORE + 3, MORE + 3), MORE + 2);
     check_talk(s, 2);
+    leave(e, s);
+    remove_files();
+}
+
+static void *disk_goes_on(void *unused)
+{
+    (void)unused;
+    usleep(200000);
+    atomic_store(&disk_stands, false);
+    return NULL;
+}
+
+/* FORK is the longest unused in memory when it runs out, and the file that is waited for holds nearly all of it. */
+static void a_conversation_that_a_file_under_way_makes_superfluous_is_room(void **state)
+{
+    (void)state;
+    struct strata_session *s;
+    struct strata_engine *e = parking(&s);
+    pthread_t thread;
+    atomic_store(&disk_stands, true);
+    assert_int_equal(go_on_with(s, 1, TALK, TALK), 0);
+    assert_int_equal(go_on_with(s, 2, TALK, 10), 0);
+    assert_int_equal(go_on_with(s, FORK, MORE, MORE), 0);
+    assert_int_equal(go_on_with(s, 1, TALK + 1, TALK + 1), TALK);
+    assert_parked(e, 2, 0);
+    assert_int_equal(pthread_create(&thread, NULL, disk_goes_on, NULL), 0);
+    assert_int_equal(go_on_with(s, 3, TALK, TALK), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    check_talk(s, 3);
+    assert_int_equal(go_on_with(s, 1, TALK + 2, TALK + 2), TALK + 1);
+    check_talk(s, 1);
     leave(e, s);
     remove_files();
 }
@@ -500,6 +533,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_save_that_is_killed_anywhere_never_loses_the_session_before),
         cmocka_unit_test(the_engine_goes_on_while_a_conversation_is_written),
+        cmocka_unit_test(a_conversation_that_a_file_under_way_makes_superfluous_is_room),
         cmocka_unit_test(a_full_disk_costs_files_and_no_answer),
         cmocka_unit_test(a_limit_of_file_sizes_costs_files_and_no_answer),
     };
