@@ -88,6 +88,28 @@ bool strata_is_stop_token(const struct strata_model *model, int32_t id);
 enum strata_result strata_chat_prompt(const struct strata_model *model, const char *messages, const char *options,
                                       int32_t **ids, size_t *count, char **text, struct strata_error *err);
 
+/* ---- constraint: what an answer may be, as a grammar of its text. Read-only, usable from any thread. ---- */
+
+struct strata_constraint;
+
+/* A grammar alone, or a JSON schema, tools, or both of these (either is then allowed); docs/text.md says what is understood. */
+struct strata_constraint_options {
+    const char *grammar;     /* GBNF text; the rule root is the answer */
+    const char *json_schema; /* JSON Schema text; the answer is a value that it accepts */
+    const char *tools;       /* JSON array of tools as in the OpenAI API; the answer is calls of them, in the form of the chat form */
+    const char *tool;        /* name of the only one that may be called, or NULL */
+    bool one_call;           /* not several calls in a row */
+    const char *prompt;      /* rendered prompt: if it ends inside a think block (or the model may open one), all this holds
+                              * behind it. NULL: there is no thinking */
+    const char *begun;       /* the beginning of the answer that the prompt ends with, or NULL */
+};
+/* STRATA_E_FORMAT: a text breaks its language; STRATA_E_UNSUPPORTED names the keyword and its place in the schema; STRATA_E_LIMIT: it
+ * would take too much memory or time. The model must outlive the constraint. */
+enum strata_result strata_constraint_create(const struct strata_model *model, const struct strata_constraint_options *options,
+                                            struct strata_constraint **out, struct strata_error *err);
+/* When no answer uses it any more. */
+void strata_constraint_free(struct strata_constraint *constraint);
+
 /* ---- engine: a model placed on devices, ready to compute ---- */
 
 struct strata_engine;
@@ -182,7 +204,7 @@ struct strata_logit_bias {
     float bias; /* added to the raw logit */
 };
 
-/* The order is: logit bias, penalties, temperature, top-k, top-p, min-p, draw. */
+/* The order is: constraint, logit bias, penalties, temperature, top-k, top-p, min-p, draw. */
 struct strata_sampling {
     float temperature; /* 0: the largest logit, lowest id on ties; everything but bias and penalties is then without effect */
     int top_k;         /* 0: off */

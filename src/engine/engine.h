@@ -46,7 +46,12 @@ struct strata_model {
     struct strata_error no_chat;    /* why not */
     char *name, *template_text;
     char *architecture;
+    struct st_model_trie *trie; /* of the vocabulary, for constraints; made when one is asked for */
 };
+
+/* The vocabulary as a tree; see constraint.c. */
+struct st_model_trie *st_model_trie_create(void);
+void st_model_trie_free(struct st_model_trie *trie);
 
 struct strata_engine {
     const struct strata_model *model;

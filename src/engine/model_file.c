@@ -166,8 +166,10 @@ static enum strata_result open_chat(struct strata_model *m, struct strata_error 
 enum strata_result strata_model_open(const char *path, struct strata_model **out, struct strata_error *err)
 {
     struct strata_model *m = calloc(1, sizeof *m);
-    if (!m)
+    if (!m || !(m->trie = st_model_trie_create())) {
+        free(m);
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory", path);
+    }
     enum strata_result r = st_gguf_open(path, &m->gguf, err);
     if (!r)
         r = string_key(m->gguf, "general.architecture", 64, &m->architecture, err);
@@ -194,6 +196,7 @@ void strata_model_free(struct strata_model *m)
     if (!m)
         return;
     st_chat_free(m->chat);
+    st_model_trie_free(m->trie);
     st_tokenizer_free(m->tokenizer);
     st_gguf_close(m->gguf);
     free(m->name);

@@ -20,6 +20,7 @@ struct st_sampler {
     uint32_t *place; /* [vocabulary]: index in times + 1, or 0 */
 
     struct st_sample_work work;
+    struct st_matcher *matcher; /* of the constraint, or NULL */
 };
 
 void strata_sampling_default(struct strata_sampling *out)
@@ -136,6 +137,11 @@ void st_sampler_free(struct st_sampler *s)
     free(s);
 }
 
+void st_sampler_constrain(struct st_sampler *s, struct st_matcher *m)
+{
+    s->matcher = m;
+}
+
 void st_sampler_reset(struct st_sampler *s)
 {
     s->seen_count = s->times_count = 0;
@@ -186,6 +192,9 @@ enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, s
         s->seen_room = 2 * (size_t)need;
     }
     for (size_t i = 0; i < count; i++) {
+        enum strata_result r = s->matcher ? st_matcher_accept(s->matcher, ids[i], err) : STRATA_OK;
+        if (r)
+            return r;
         s->seen[s->seen_count++] = ids[i];
         count_in(s, ids[i]);
         if (left_behind(s))
@@ -196,6 +205,8 @@ enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, s
 
 void st_sampler_take_back(struct st_sampler *s, size_t count)
 {
+    if (s->matcher)
+        st_matcher_take_back(s->matcher, count);
     for (size_t i = 0; i < count; i++) {
         if (left_behind(s))
             count_in(s, *left_behind(s));
@@ -248,7 +259,7 @@ static bool has_penalties(const struct strata_sampling *o)
     return o->repetition_penalty != 1.0f || o->frequency_penalty != 0.0f || o->presence_penalty != 0.0f;
 }
 
-void st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out)
+enum strata_result st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out, struct strata_error *err)
 {
     const struct strata_sampling *o = &s->o;
     *out = (struct st_sample){.random = st_sampler_random(o->seed, position),
@@ -265,6 +276,7 @@ void st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sam
         out->seen = s->times;
         out->seen_count = (uint32_t)s->times_count;
     }
+    return s->matcher ? st_matcher_mask(s->matcher, &out->mask, err) : STRATA_OK;
 }
 
 bool st_sampler_wants_logits(const struct st_sampler *s)
@@ -291,9 +303,11 @@ enum strata_result st_sampler_pick(struct st_sampler *s, const float *logits, ui
     struct st_sample row;
     struct st_sample_pick pick;
     *out = (struct st_pick){0};
-    st_sampler_row(s, position, &row);
+    enum strata_result r = st_sampler_row(s, position, &row, err);
+    if (r)
+        return r;
     st_sample_adjust(&row, logits, s->vocabulary, &s->work, &pick);
-    enum strata_result r = st_sampler_check(&pick, err);
+    r = st_sampler_check(&pick, err);
     if (r)
         return r;
     double shift = s->o.logprobs ? log_probabilities(s, (size_t)pick.token, out) : 0.0;

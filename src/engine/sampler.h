@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "kernel/sample.h"
+#include "text/matcher.h"
 
 struct st_sampler;
 
@@ -31,6 +32,10 @@ enum strata_result st_sampler_create(const struct strata_sampling *options, size
                                      struct strata_error *err);
 void st_sampler_free(struct st_sampler *s);
 
+/* From now on picks follow a constraint, which moves with the tokens that are accepted and taken back. m must outlive the
+ * sampler's use; NULL: none. */
+void st_sampler_constrain(struct st_sampler *s, struct st_matcher *m);
+
 /* Forgets the tokens seen. */
 void st_sampler_reset(struct st_sampler *s);
 
@@ -38,12 +43,13 @@ void st_sampler_reset(struct st_sampler *s);
  * of the call's tokens is added. */
 enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, size_t count, struct strata_error *err);
 
-/* Forgets the last count tokens that were added. */
+/* Forgets the last count tokens that were added; with a constraint at most ST_MATCHER_BACK. */
 void st_sampler_take_back(struct st_sampler *s, size_t count);
 
 /* How the row is sampled from which the token at a position (index in the sequence) is picked, after the tokens seen so far;
- * lists are valid until tokens are added or taken back. */
-void st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out);
+ * lists and the mask are valid until tokens are added or taken back. Fails where the constraint allows no token or is too
+ * ambiguous; without one it cannot fail. */
+enum strata_result st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out, struct strata_error *err);
 /* Whether a pick says more than the token (log-probabilities), so that the host must have the logits. */
 bool st_sampler_wants_logits(const struct st_sampler *s);
 /* A row that could not be sampled is STRATA_E_MODEL, as of st_sampler_pick. */

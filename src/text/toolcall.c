@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "text/json_type.h"
 
 enum { MAX_NAME = 256, MAX_HELD = 64 << 20, FIRST_ROOM = 256 };
 
@@ -60,50 +61,25 @@ const json_t *st_tool_parameters(const json_t *tools, const char *name, size_t s
     return json_is_object(schema) ? schema : json_object_get(of, "input_schema");
 }
 
-enum { STRING = 1, NUMBER = 2, INTEGER = 4, BOOLEAN = 8, NOTHING = 16, OBJECT = 32, ARRAY = 64 };
-
-static int kind_of(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_STRING: return STRING;
-    case JSON_INTEGER: return INTEGER | NUMBER;
-    case JSON_REAL: return NUMBER;
-    case JSON_TRUE:
-    case JSON_FALSE: return BOOLEAN;
-    case JSON_NULL: return NOTHING;
-    case JSON_OBJECT: return OBJECT;
-    case JSON_ARRAY: return ARRAY;
-    }
-    return 0;
-}
-
-static int named_kind(const json_t *name)
-{
-    static const struct {
-        const char *name;
-        int kind;
-    } kinds[] = {{"string", STRING}, {"number", NUMBER | INTEGER}, {"integer", INTEGER}, {"boolean", BOOLEAN},
-                 {"null", NOTHING},  {"object", OBJECT},           {"array", ARRAY}};
-    for (size_t i = 0; json_is_string(name) && i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strcmp(json_string_value(name), kinds[i].name) == 0)
-            return kinds[i].kind;
-    return 0;
-}
-
 /* The kinds that a schema allows, 0 if it does not say. level bounds alternatives inside alternatives. */
 static int allowed(const json_t *schema, int level)
 {
     const json_t *type = json_object_get(schema, "type"), *choices = json_object_get(schema, "enum");
     const char *const either[] = {"anyOf", "oneOf"};
-    int kinds = named_kind(type);
+    int kinds = st_type_named(type);
     size_t i;
     json_t *item;
-    json_array_foreach((json_t *)type, i, item) kinds |= named_kind(item);
+    json_array_foreach((json_t *)type, i, item) kinds |= st_type_named(item);
     if (!kinds)
-        json_array_foreach((json_t *)choices, i, item) kinds |= kind_of(item);
+        json_array_foreach((json_t *)choices, i, item) kinds |= st_type_of(item);
     for (int k = 0; !kinds && level < 4 && k < 2; k++)
         json_array_foreach(json_object_get(schema, either[k]), i, item) kinds |= allowed(item, level + 1);
     return kinds;
+}
+
+int st_argument_types(const json_t *schema)
+{
+    return allowed(schema, 0);
 }
 
 /* ---- events ---- */
@@ -470,17 +446,17 @@ static void emit_argument(struct st_output *o, const char *value, size_t size)
         to--;
     const char *shown = value + from;
     size_t shown_size = to - from;
-    bool verbatim = kinds == STRING;
-    if (!verbatim && (kinds & BOOLEAN) && shown_size == 4 && memcmp(shown, "True", 4) == 0) {
+    bool verbatim = kinds == ST_TYPE_STRING;
+    if (!verbatim && (kinds & ST_TYPE_BOOLEAN) && shown_size == 4 && memcmp(shown, "True", 4) == 0) {
         shown = "true";
-    } else if (!verbatim && (kinds & BOOLEAN) && shown_size == 5 && memcmp(shown, "False", 5) == 0) {
+    } else if (!verbatim && (kinds & ST_TYPE_BOOLEAN) && shown_size == 5 && memcmp(shown, "False", 5) == 0) {
         shown = "false";
-    } else if (!verbatim && (kinds & NOTHING) && shown_size == 4 && memcmp(shown, "None", 4) == 0) {
+    } else if (!verbatim && (kinds & ST_TYPE_NULL) && shown_size == 4 && memcmp(shown, "None", 4) == 0) {
         shown = "null";
     } else if (!verbatim) {
         json_t *v = json_loadb(shown, shown_size, JSON_DECODE_ANY, NULL);
         /* Where a string is allowed too, only what fits another allowed kind is taken as JSON. */
-        verbatim = !v || ((kinds & STRING) && !(kind_of(v) & kinds & ~STRING));
+        verbatim = !v || ((kinds & ST_TYPE_STRING) && !(st_type_of(v) & kinds & ~ST_TYPE_STRING));
         json_decref(v);
     }
     json_t *key = json_string(o->parameter), *text = verbatim ? json_stringn(value, size) : NULL;

@@ -54,6 +54,9 @@ int st_output_calls(const struct st_output *o);
 
 /* A tool definition by its function's name, and the JSON schema of its parameters; NULL if there is none. */
 const json_t *st_tool_parameters(const json_t *tools, const char *name, size_t size);
+/* The types that an argument's schema allows (json_type.h) as st_output reads arguments in tags: a text is taken as it is where
+ * that is strings alone, else as JSON if it is JSON of another allowed type. 0: the schema does not say. */
+int st_argument_types(const json_t *schema);
 /* Is there a tool of that name? */
 bool st_tool_known(const json_t *tools, const char *name, size_t size);
 
