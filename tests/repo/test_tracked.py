@@ -36,14 +36,14 @@ def kind(path):
 
 @test
 def tracked_files_stay_within_their_shares():
-    limits = {"models/demo.gguf": 40 * MB, "models/demo-mtp.gguf": 3.5 * MB, "fixtures": 9.2 * MB, "everything else": 4.6 * MB}
+    limits = {"models/demo.gguf": 40 * MB, "models/demo-mtp.gguf": 3.5 * MB, "fixtures": 9.2 * MB, "everything else": 6 * MB}
     totals = {}
     for path in tracked():
         totals[kind(path)] = totals.get(kind(path), 0) + size(path)
     for name, total in totals.items():
         assert name in limits, f"{name}: a model that has no share"
         assert total <= limits[name], f"{name}: {total} bytes, at most {limits[name]:.0f}"
-    assert sum(totals.values()) < 54 << 20, totals
+    assert sum(totals.values()) < 56 << 20, totals
 
 
 @test
