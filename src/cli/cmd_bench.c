@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/result.h"
+#include "cli/bench_clients.h"
 #include "cli/bench_drafts.h"
 #include "cli/bench_session.h"
 #include "cli/commands.h"
@@ -26,7 +27,7 @@ static const char *const format_names[] = {"md", "csv", "json", NULL};
 
 struct bench_args {
     struct st_engine_args engine;
-    const char *prompts, *generations, *depths, *draft_text, *session;
+    const char *prompts, *generations, *depths, *draft_text, *session, *clients;
     int64_t repetitions;
     int format;
     bool profile;
@@ -331,6 +332,17 @@ static size_t largest(const size_t *list, size_t n)
     return most;
 }
 
+static int parse_clients(const struct bench_args *a, size_t clients[LIST_MAX], size_t *count)
+{
+    int status = parse_list("--clients", a->clients, clients, count);
+    for (size_t i = 0; i < *count && !status; i++)
+        if (!clients[i] || clients[i] > ST_BENCH_CLIENTS_MAX)
+            status = st_user_error("bench: --clients: %zu is not between 1 and %d", clients[i], ST_BENCH_CLIENTS_MAX);
+    if (!status && a->format != FORMAT_MARKDOWN)
+        status = st_user_error("bench: --clients goes with -o md");
+    return status;
+}
+
 static int bench(struct bench_args *a)
 {
     size_t prompts[LIST_MAX], generations[LIST_MAX], depths[LIST_MAX], n_prompts, n_generations, n_depths;
@@ -341,11 +353,21 @@ static int bench(struct bench_args *a)
         status = parse_list("-d", a->depths, depths, &n_depths);
     if (status)
         return status;
+    size_t clients[LIST_MAX], n_clients = 0;
+    if (a->clients)
+        status = parse_clients(a, clients, &n_clients);
+    if (status)
+        return status;
+    a->engine.sessions = n_clients ? (int64_t)largest(clients, n_clients) : 1;
     size_t longest = largest(prompts, n_prompts), other = largest(generations, n_generations);
     size_t deepest = largest(depths, n_depths), tokens = deepest + (longest > other ? longest : other);
     if (a->session && (a->format != FORMAT_MARKDOWN || !(deepest || longest)))
         return st_user_error("bench: --session goes with -o md and with tokens to read, -d or -p");
     tokens += a->session && !other; /* one behind a checkpoint */
+    if (n_clients && !other)
+        return st_user_error("bench: --clients needs tokens to generate, -n");
+    if (n_clients && tokens < other + ST_BENCH_CLIENT_PROMPT)
+        tokens = other + ST_BENCH_CLIENT_PROMPT;
     if (!a->engine.context && (a->engine.mtp || a->engine.spec > 0) && other && tokens < other + ST_DRAFT_PROMPT_MOST)
         a->engine.context = (int64_t)(other + ST_DRAFT_PROMPT_MOST);
     else if (!a->engine.context)
@@ -374,6 +396,8 @@ static int bench(struct bench_args *a)
     b.h.session->spec = spec;
     if (!status)
         status = run_drafts(&b, other);
+    if (!status && n_clients)
+        status = st_bench_clients(&b.h, b.ids, deepest, other, clients, n_clients, (size_t)a->repetitions);
     if (!status && a->session)
         status = st_bench_session(&b.h, b.ids, deepest ? deepest : longest, a->session);
     for (int k = 0; !status && k < b.h.engine->n_stages; k++)
@@ -406,6 +430,7 @@ int st_cmd_bench(int argc, char **argv)
         ST_FLAG("profile", 0, &a.profile, "where the time of the first stage goes, by operation and kernel (on stderr)"),
         ST_TEXT("session", 0, &a.session, "FILE",
                 "also what it costs to keep a session of -d (or -p) tokens: checkpoint, memory, FILE"),
+        ST_TEXT("clients", 0, &a.clients, "N,...", "also -n tokens for each of N conversations at once, behind -d tokens"),
         ST_CHOICE("output", 'o', &a.format, format_names, "FORMAT", "md, csv or json (default: md)"),
     };
     struct st_usage usage = {.command = "bench",

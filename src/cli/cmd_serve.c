@@ -128,6 +128,8 @@ static int serve(struct serve_args *a)
                 "folder for conversations that others take the place of, and for /slots; they outlive the server"),
         ST_SIZE("session-disk", 0, &a->engine.session_disk, 1, 1e18, "SIZE",
                 "bytes that such conversations may take there (default: 16G; 4G without a folder)"),
+        ST_INT("parallel", 0, &a->engine.sessions, 0, 256, "N",
+               "answers that are computed at once, each with a context of its own (default: 4, fewer where memory is short)"),
         ST_INT("save-every", 0, &a->save, 0, 86400, "SECONDS",
                "between saves of a conversation that goes on, so that it outlives a failing engine (default 60; 0: after each answer)"),
         ST_INT("watchdog", 0, &a->watchdog, 1, 86400, "SECONDS",

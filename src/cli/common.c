@@ -69,6 +69,7 @@ enum strata_result st_engine_options(const struct st_engine_args *a, char cache[
         .threads = (int)a->threads,
         .predict = a->predict,
         .context = (uint32_t)a->context,
+        .sessions = (uint32_t)a->sessions,
         .prefill = prefill,
         .kv = (enum strata_kv)a->kv,
         .rope_scaling = (enum strata_rope_scaling)a->rope_scaling,

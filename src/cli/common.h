@@ -16,7 +16,7 @@ struct st_engine_args {
     const char *prefill; /* "auto" (NULL) or a number */
     const char *expert_cache, *expert_profile, *ple;
     int check, simulate; /* indices into st_check_names and st_executor_names */
-    int64_t context, threads;
+    int64_t context, threads, sessions;
     const char *session_dir; /* serve */
     uint64_t ram_limit, vram_reserve, session_ram, session_disk;
     int kv; /* enum strata_kv, index into st_kv_names */

@@ -148,7 +148,7 @@ static size_t choose(struct strata_batch *b, struct turn turn[ST_HELD_ROWS])
 /* Rows of each: its token, and guesses as long as there is room. Returns how many turns are left: those without a failure. */
 static size_t guess(struct strata_batch *b, struct turn turn[ST_HELD_ROWS], size_t n)
 {
-    size_t spare = n > 1 ? 0 : ST_HELD_ROWS - n, rows = 0, left = 0;
+    size_t spare = ST_HELD_ROWS - n, rows = 0, left = 0;
     for (size_t i = 0; i < n; i++) {
         struct turn *t = &turn[left];
         size_t behind = n - i - 1;

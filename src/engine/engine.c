@@ -399,6 +399,7 @@ static void set_rows(struct strata_engine *e, size_t n)
     rows->n_spans = 1;
     rows->n_out = 0;
     rows->mode = ST_ROWS_ADVANCE;
+    rows->held = 0;
     rows->span[0] = 0;
     for (size_t i = 1; i <= n; i++)
         rows->span[i] = (int32_t)n; /* spans that do not exist are empty */
@@ -527,8 +528,8 @@ static enum strata_result check_window(struct strata_engine *e, const struct st_
         r = check_ids(e, parts[i].ids, n, err);
         if (!r)
             r = st_session_ready(s, err);
-        if (!r && (!n || (n > 1 && (!e->placement.hold || count > 1))))
-            r = st_fail(err, STRATA_E_INTERNAL, "a window with %zu rows of one of %zu sessions", n, count);
+        if (!r && (!n || (n > 1 && !e->placement.hold)))
+            r = st_fail(err, STRATA_E_INTERNAL, "a window with %zu rows of one session", n);
         if (!r && n > e->options.context - s->count)
             r = st_fail(err, STRATA_E_LIMIT, "%u tokens held and %zu more do not fit in the context of %u", s->count, n,
                         e->options.context);
@@ -567,15 +568,17 @@ enum strata_result st_engine_window(struct strata_engine *e, const struct st_win
     return r;
 }
 
-/* Moves recurrent state on by the held rows that stay. */
-static enum strata_result commit_rows(struct strata_engine *e, const struct st_window_part *parts, struct strata_error *err)
+/* Moves a session's recurrent state on by those of its rows that stay; the first one is row held of the window. */
+static enum strata_result commit_rows(struct strata_engine *e, const struct st_window_part *part, size_t held,
+                                      struct strata_error *err)
 {
-    struct st_input in = {.count = parts->keep};
+    struct st_input in = {.count = part->keep};
     struct st_pass pass = {.part = ST_PART_TRUNK, .rows = &e->rows};
     enum strata_result r = STRATA_OK;
     int begun = 0;
-    st_engine_fill_rows(parts->session, &in, 0, parts->keep);
+    st_engine_fill_rows(part->session, &in, 0, part->keep);
     e->rows.mode = ST_ROWS_COMMIT;
+    e->rows.held = (int32_t)held;
     for (; begun < e->n_stages && !r; begun++)
         r = e->stages[begun]->ops->begin(e->stages[begun], &pass, err);
     for (int i = 0; i < e->n_stages && !r; i++)
@@ -593,8 +596,9 @@ enum strata_result st_engine_commit(struct strata_engine *e, const struct st_win
     for (size_t i = 0; i < count; i++)
         if (parts[i].keep < 1 || parts[i].keep > parts[i].session->held || parts[i].n != parts[i].session->held)
             return st_fail(err, STRATA_E_INTERNAL, "%zu of %u rows of a window to keep", parts[i].keep, parts[i].session->held);
-    if (rows_of_parts(parts, count) > count)
-        r = commit_rows(e, parts, err);
+    bool hold_rows = rows_of_parts(parts, count) > count;
+    for (size_t i = 0, at = 0; i < count && hold_rows && !r; at += parts[i].n, i++)
+        r = commit_rows(e, &parts[i], at, err);
     if (r) {
         forget_parts(e, parts, count);
         return r;

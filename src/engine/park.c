@@ -631,6 +631,22 @@ static struct parked *best_of(const struct strata_engine *e, const int32_t *ids,
     return best;
 }
 
+struct strata_session *st_park_pick(struct strata_session *const *sessions, size_t count, const int32_t *ids, size_t n)
+{
+    struct strata_session *best = sessions[0], *empty = NULL;
+    uint32_t reach = own_reach(best, ids, n);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t own = own_reach(sessions[i], ids, n);
+        best = own > reach ? sessions[i] : best;
+        reach = own > reach ? own : reach;
+        empty = empty || sessions[i]->count ? empty : sessions[i];
+    }
+    bool costly = empty && best->count - reach > reach;
+    if (reach >= ST_PARK_LEAST && !costly && !best_of(best->engine, ids, n, reach))
+        return best;
+    return empty ? empty : sessions[0];
+}
+
 enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err)
 {
     struct strata_engine *e = s->engine;

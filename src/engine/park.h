@@ -27,6 +27,11 @@ void st_park_close(struct strata_engine *e);
  * session still has them. */
 enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err);
 
+/* Which of several sessions, the least recently used one first, should take a prompt: the one that holds most of its beginning. If
+ * that is little, if it would lose more than it has in common while another one is empty, or if a parked conversation has more:
+ * an empty one, or the first. */
+struct strata_session *st_park_pick(struct strata_session *const *sessions, size_t count, const int32_t *ids, size_t n);
+
 /* Parks what the session holds, in a file if there is a folder: the file may not be complete when this returns. Nothing
  * is lost from the session. Where there is no room that is no failure. */
 enum strata_result st_park_put(struct strata_session *s, struct strata_error *err);

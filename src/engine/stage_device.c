@@ -174,6 +174,7 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
     d->rows.n_spans = h->n_spans;
     d->rows.n_stream = h->n_stream;
     d->rows.mode = h->mode;
+    d->rows.held = h->held;
     int count = row_arrays(d, h, n, distinct, list);
     for (int i = 0; i < count; i++) {
         uint64_t used = list[i].bytes;
@@ -340,7 +341,8 @@ static enum st_window_kind kind_of(const struct device_stage *d, const struct st
     const struct st_stage *s = &d->base;
     const struct st_rows *rows = pass->rows;
     bool all = rows->n_out == rows->n;
-    if (rows->n > ST_GPU_WINDOW || pass->residuals || s->profile || s->choices)
+    /* Graphs of commits are those of the rows that were held first. */
+    if (rows->n > ST_GPU_WINDOW || rows->held || pass->residuals || s->profile || s->choices)
         return ST_WINDOW_KINDS;
     if (pass->part == ST_PART_DRAFT)
         return all ? ST_WINDOW_DRAFT : rows->n_out == 1 ? ST_WINDOW_DRAFT_ONE : rows->n_out ? ST_WINDOW_KINDS : ST_WINDOW_DRAFT_NONE;

@@ -273,7 +273,7 @@ enum strata_result st_gpu_lower_ngram_inject(const struct st_ngram_inject *a, co
     uint32_t n = (uint32_t)a->rows->n, wide = a->streams * a->hidden;
     struct call c;
     if (a->rows->mode == ST_ROWS_COMMIT) {
-        put_ngram_ring(a, a->kept, list);
+        put_ngram_ring(a, a->kept + (size_t)a->rows->held * wide, list);
         return STRATA_OK;
     }
     c = call(list, ST_GPU_NGRAM_GATE, a->streams, n);
@@ -340,9 +340,10 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *given, const struct st_
     const struct st_gdn *a = &taken;
     bool hold = a->rows->mode == ST_ROWS_HOLD;
     if (a->rows->mode == ST_ROWS_COMMIT) { /* the outputs are those of the window once more, and nobody reads them */
-        taken.u = st_gdn_kept_u(a);
-        taken.b = st_gdn_kept_b(a);
-        taken.a = st_gdn_kept_a(a);
+        size_t held = (size_t)a->rows->held;
+        taken.u = st_gdn_kept_u(a) + held * a->channels;
+        taken.b = st_gdn_kept_b(a) + held * a->value_heads;
+        taken.a = st_gdn_kept_a(a) + held * a->value_heads;
     }
     enum { COLUMNS = 16, LANES_EACH = 8, HEADS_AT_ONCE = ITEMS / 32 };
     uint32_t n = (uint32_t)a->rows->n, heads = 2 * a->key_heads + a->value_heads;

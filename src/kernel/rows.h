@@ -18,9 +18,9 @@
 enum { ST_HISTORY = 7 };
 
 /* What a pass does with recurrent state (matrix states, rings of convolutions).
- * ADVANCE: it moves on with the rows. HOLD: it stays as it is, and what the rows would have fed into it is kept; rows of one
- * sequence, at most ST_HELD_ROWS. COMMIT: it moves on by the first n of the rows that were held last, the same rows in slot,
- * pos and token; nothing else is computed. */
+ * ADVANCE: it moves on with the rows. HOLD: it stays as it is, and what the rows would have fed into it is kept; at most ST_HELD_ROWS
+ * rows. COMMIT: it moves on by n of the rows that were held last, from number held on: the first ones of one sequence, the same
+ * rows in slot, pos and token; nothing else is computed. */
 enum st_rows_mode { ST_ROWS_ADVANCE, ST_ROWS_HOLD, ST_ROWS_COMMIT };
 
 enum { ST_HELD_ROWS = 8 };
@@ -31,6 +31,7 @@ struct st_rows {
     int32_t n_spans;  /* runs of rows of one slot */
     int32_t n_stream; /* scratch count: rows times residual streams, set with n */
     enum st_rows_mode mode;
+    int32_t held;     /* of a pass that commits: which of the held rows its first one is; otherwise 0 */
     int32_t *slot;    /* [n] which sequence's state */
     int32_t *pos;     /* [n] index in the sequence, 0-based: cache place and causal order */
     int32_t *token;   /* [n] token id (of a placeholder for embedding rows) */

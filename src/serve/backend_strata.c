@@ -11,6 +11,16 @@
 #include "engine/park.h"
 #include "serve/slot_files.h"
 
+enum { PARALLEL_USUAL = 4, PARALLEL_MAX = 256 };
+
+/* A slot: a session, and the answer that is under way in it. */
+struct place {
+    struct real *backend;
+    struct strata_session *session;
+    struct st_backend_run *run; /* NULL: free */
+    uint64_t used;              /* grows with time */
+};
+
 struct real {
     struct st_backend base;
     const char *path;
@@ -18,12 +28,14 @@ struct real {
     void (*placed)(const struct strata_engine *engine);
     struct strata_model *model;
     struct strata_engine *engine;   /* NULL while none is loaded */
-    struct strata_session *session;
-    struct st_backend_run *run; /* the answer that is computed, or NULL */
+    struct place place[PARALLEL_MAX];
+    uint32_t parallel; /* of the last engine, or what is asked for */
+    uint64_t uses;
     struct strata_sampling sampling;
     char processor[100];
     pthread_mutex_t lock;
     /* Under lock, but the engine thread alone changes them: */
+    struct strata_batch *batch;            /* NULL while no engine is loaded */
     struct st_park_info parked;            /* as it was after the last request */
     struct strata_engine_options in_force; /* of the last engine */
     char devices[256];
@@ -87,20 +99,63 @@ static enum strata_result real_open(struct st_backend *b, struct strata_error *e
     return result ? result : st_model_sampling(r->model, &r->sampling, err);
 }
 
+/* With as many sessions as asked for, or the usual number of them as far as there is memory. */
+static enum strata_result create_engine(struct real *r, struct strata_error *err)
+{
+    struct strata_engine_options o = r->options;
+    o.sessions = o.sessions ? o.sessions : PARALLEL_USUAL;
+    enum strata_result result;
+    while ((result = strata_engine_create(r->model, &o, &r->engine, err)) && !r->options.sessions && o.sessions > 1 &&
+           (result == STRATA_E_MEMORY || result == STRATA_E_LIMIT))
+        o.sessions /= 2;
+    return result;
+}
+
+static enum strata_result create_places(struct real *r, struct strata_error *err)
+{
+    struct strata_engine_options o;
+    struct strata_batch *batch = NULL;
+    strata_engine_options(r->engine, &o);
+    enum strata_result result = strata_batch_create(r->engine, &batch, err);
+    for (uint32_t i = 0; i < o.sessions && !result; i++) {
+        r->place[i] = (struct place){.backend = r};
+        result = strata_session_create(r->engine, &r->place[i].session, err);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->batch = batch;
+    r->parallel = o.sessions;
+    pthread_mutex_unlock(&r->lock);
+    return result;
+}
+
+static void free_places(struct real *r)
+{
+    pthread_mutex_lock(&r->lock);
+    struct strata_batch *batch = r->batch;
+    r->batch = NULL;
+    pthread_mutex_unlock(&r->lock);
+    strata_batch_free(batch);
+    for (uint32_t i = 0; i < r->parallel; i++) {
+        strata_session_free(r->place[i].session);
+        r->place[i].session = NULL;
+    }
+}
+
 static enum strata_result real_load(struct st_backend *b, st_backend_progress *progress, void *user,
                                     struct strata_error *err)
 {
     struct real *r = (struct real *)b;
     progress(user, "placing the model", 0.3);
-    enum strata_result result = strata_engine_create(r->model, &r->options, &r->engine, err);
+    enum strata_result result = create_engine(r, err);
     if (result)
         return result;
     st_slot_files_open(r->engine);
     if (r->placed)
         r->placed(r->engine);
-    progress(user, "making the session", 0.9);
-    result = strata_session_create(r->engine, &r->session, err);
+    progress(user, "making the sessions", 0.9);
+    result = create_places(r, err);
     if (result) {
+        free_places(r);
         strata_engine_free(r->engine);
         r->engine = NULL;
         return result;
@@ -117,8 +172,7 @@ static enum strata_result real_unload(struct st_backend *b, json_t **report, str
         return STRATA_OK;
     enum strata_result result = strata_engine_keep(r->engine, err);
     note_engine(r);
-    strata_session_free(r->session);
-    r->session = NULL;
+    free_places(r);
     int n = st_engine_close(r->engine, freed);
     strata_engine_free(r->engine);
     r->engine = NULL;
@@ -138,10 +192,10 @@ static enum strata_result real_unload(struct st_backend *b, json_t **report, str
 static enum strata_result real_save(struct st_backend *b, uint32_t slot, struct strata_error *err)
 {
     struct real *r = (struct real *)b;
-    (void)slot;
-    if (!r->options.session_dir || strata_session_tokens(r->session, NULL) < ST_PARK_LEAST)
+    struct strata_session *session = r->place[slot].session;
+    if (!r->options.session_dir || strata_session_tokens(session, NULL) < ST_PARK_LEAST)
         return STRATA_OK;
-    enum strata_result result = st_park_put(r->session, err);
+    enum strata_result result = st_park_put(session, err);
     note_engine(r);
     return result;
 }
@@ -149,7 +203,7 @@ static enum strata_result real_save(struct st_backend *b, uint32_t slot, struct 
 static void real_free(struct st_backend *b)
 {
     struct real *r = (struct real *)b;
-    strata_session_free(r->session);
+    free_places(r);
     strata_engine_free(r->engine);
     strata_model_free(r->model);
     json_decref(r->stages);
@@ -171,6 +225,7 @@ static void real_info(const struct st_backend *b, struct st_backend_info *out)
     strata_model_info(r->model, &info);
     pthread_mutex_lock(&r->lock);
     uint32_t context = r->in_force.context ? r->in_force.context : context_to_come(r, info.context);
+    uint32_t parallel = r->parallel;
     pthread_mutex_unlock(&r->lock);
     *out = (struct st_backend_info){.name = info.name,
                                     .path = info.path,
@@ -181,7 +236,7 @@ static void real_info(const struct st_backend *b, struct st_backend_info *out)
                                     .context = context,
                                     .trained_context = info.context,
                                     .vocabulary = info.vocabulary,
-                                    .parallel = 1,
+                                    .parallel = parallel,
                                     .keeps_slots = r->options.session_dir != NULL,
                                     .sampling = r->sampling};
 }
@@ -228,52 +283,94 @@ static json_t *real_status(const struct st_backend *b)
                      "state and buffers", "bytes", (json_int_t)bytes, "parked", kept, "stages", stages);
 }
 
+/* ---- answers ---- */
+
+static void on_done(void *user, enum strata_result result, const struct strata_error *err)
+{
+    struct place *p = user;
+    struct st_backend_run *run = p->run;
+    p->run = NULL;
+    note_engine(p->backend);
+    run->done(run->user, result, err);
+}
+
+/* A free place for a prompt; NULL: there is none. */
+static struct place *choose(struct real *r, const struct strata_request *q)
+{
+    struct strata_session *sessions[PARALLEL_MAX];
+    struct place *free_ones[PARALLEL_MAX];
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->parallel; i++) {
+        struct place *p = &r->place[i];
+        if (p->run)
+            continue;
+        size_t at = n++;
+        for (; at && free_ones[at - 1]->used > p->used; at--)
+            free_ones[at] = free_ones[at - 1];
+        free_ones[at] = p;
+    }
+    for (size_t i = 0; i < n; i++)
+        sessions[i] = free_ones[i]->session;
+    if (!n)
+        return NULL;
+    struct strata_session *s = st_park_pick(sessions, n, q->ids, q->count);
+    struct place *p = r->place;
+    while (p->session != s)
+        p++;
+    return p;
+}
+
 static enum strata_result real_start(struct st_backend *b, struct st_backend_run *run, struct strata_error *err)
 {
-    (void)err;
-    run->slot = 0;
-    ((struct real *)b)->run = run;
+    struct real *r = (struct real *)b;
+    struct place *p = choose(r, run->request);
+    if (!p)
+        return st_fail(err, STRATA_E_LIMIT, "all %u slots are in use", r->parallel);
+    enum strata_result result = strata_batch_add(r->batch, p->session, run->request, &run->stats, on_done, p, err);
+    if (result)
+        return result;
+    p->run = run;
+    p->used = ++r->uses;
+    run->slot = (int)(p - r->place);
     return STRATA_OK;
 }
 
 static void real_step(struct st_backend *b)
 {
-    struct real *r = (struct real *)b;
-    struct st_backend_run *run = r->run;
-    struct strata_error err = {0};
-    enum strata_result result = strata_generate(r->session, run->request, &run->stats, &err);
-    note_engine(r);
-    r->run = NULL;
-    run->done(run->user, result, &err);
+    strata_batch_step(((struct real *)b)->batch);
 }
 
-/* The event callback says so too. */
 static void real_cancel(struct st_backend *b, struct st_backend_run *run)
 {
-    (void)b;
-    (void)run;
+    strata_session_cancel(((struct real *)b)->place[run->slot].session);
 }
 
-/* A step does not sleep. */
 static void real_wake(struct st_backend *b)
 {
-    (void)b;
+    struct real *r = (struct real *)b;
+    pthread_mutex_lock(&r->lock);
+    if (r->batch)
+        strata_batch_interrupt(r->batch);
+    pthread_mutex_unlock(&r->lock);
 }
 
 static enum strata_result real_slot(struct st_backend *b, uint32_t slot, enum st_slot_action action, const char *file,
                                     struct st_slot_result *out, struct strata_error *err)
 {
-    (void)slot;
     struct real *r = (struct real *)b;
+    struct strata_session *session = r->place[slot].session;
     enum strata_result result = STRATA_OK;
-    out->tokens = strata_session_tokens(r->session, NULL);
+    out->busy = r->place[slot].run != NULL;
+    if (out->busy)
+        return st_fail(err, STRATA_E_LIMIT, "an answer is under way in slot %u", slot);
+    out->tokens = strata_session_tokens(session, NULL);
     switch (action) {
-    case ST_SLOT_SAVE: return st_slot_file_save(r->session, file, &out->bytes, err);
+    case ST_SLOT_SAVE: return st_slot_file_save(session, file, &out->bytes, err);
     case ST_SLOT_RESTORE:
-        result = st_slot_file_restore(r->session, file, &out->bytes, &out->missing, err);
-        out->tokens = strata_session_tokens(r->session, NULL);
+        result = st_slot_file_restore(session, file, &out->bytes, &out->missing, err);
+        out->tokens = strata_session_tokens(session, NULL);
         return result;
-    case ST_SLOT_ERASE: strata_session_reset(r->session); break;
+    case ST_SLOT_ERASE: strata_session_reset(session); break;
     }
     return result;
 }
@@ -293,6 +390,7 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
     r->base.ops = &ops;
     r->path = path;
     r->options = *options;
+    r->parallel = options->sessions ? options->sessions : PARALLEL_USUAL;
     r->placed = placed;
     processor_name(r->processor, sizeof r->processor);
     pthread_mutex_init(&r->lock, NULL);

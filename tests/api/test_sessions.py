@@ -13,7 +13,7 @@ DIR = tempfile.TemporaryDirectory(prefix="strata-sessions-")
 
 
 def server(*more):
-    return Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "1024", "--session-dir", DIR.name, *more])
+    return Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "1024", "--parallel", "1", "--session-dir", DIR.name, *more])
 
 
 def talk(*texts):

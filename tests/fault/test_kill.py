@@ -48,7 +48,7 @@ def probe(s):
 
 def start(folder):
     # Memory for a single conversation: the other one is always on its way to a file.
-    s = Server(exe=STRATA, args=["serve", "-m", MODEL, "-c", "512", "--threads", "1", "--session-dir", folder, "--session-ram", "3M"])
+    s = Server(exe=STRATA, args=["serve", "-m", MODEL, "-c", "512", "--threads", "1", "--parallel", "1", "--session-dir", folder, "--session-ram", "3M"])
     s.turn = 0
     return s
 

@@ -175,9 +175,10 @@ void ST_K(st_gdn)(const struct st_kernels *k, const struct st_gdn *given, struct
     const struct st_gdn *a = &taken;
     const struct st_rows *rows = a->rows;
     if (rows->mode == ST_ROWS_COMMIT) {
-        taken.u = st_gdn_kept_u(a);
-        taken.b = st_gdn_kept_b(a);
-        taken.a = st_gdn_kept_a(a);
+        size_t held = (size_t)rows->held;
+        taken.u = st_gdn_kept_u(a) + held * a->channels;
+        taken.b = st_gdn_kept_b(a) + held * a->value_heads;
+        taken.a = st_gdn_kept_a(a) + held * a->value_heads;
     }
     size_t from, to;
     st_share(w, a->channels, 16, &from, &to);

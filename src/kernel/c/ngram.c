@@ -65,7 +65,7 @@ static void store(const struct st_ngram_inject *a, size_t first, size_t end, siz
     size_t wide = (size_t)a->streams * a->hidden, length = (size_t)(a->taps - 1) * a->dilation;
     float *ring = a->state + (size_t)a->rows->slot[first] * length * wide;
     bool hold = a->rows->mode == ST_ROWS_HOLD;
-    const float *z = a->rows->mode == ST_ROWS_COMMIT ? a->kept : a->z;
+    const float *z = a->rows->mode == ST_ROWS_COMMIT ? a->kept + (size_t)a->rows->held * wide : a->z;
     for (size_t r = !hold && end - first > length ? end - length : first; r < end; r++)
         memcpy((hold ? a->kept + r * wide : ring + (size_t)a->rows->pos[r] % length * wide) + from, z + r * wide + from,
                (to - from) * sizeof *ring);
