@@ -24,7 +24,8 @@ struct strata_batch {
     struct strata_engine *engine;
     struct entry *first; /* whoever waits longest for a turn comes first */
     _Atomic bool interrupt;
-    double reading, generating; /* seconds, since there are both */
+    bool both;                  /* some read and others generate */
+    double reading, generating; /* seconds, since then */
     double row;                 /* seconds that a token of a prompt takes; 0: not known */
 };
 
@@ -91,7 +92,8 @@ static size_t piece_rows(const struct strata_batch *b, bool others_generate)
         return 0;
     if (!others_generate)
         return SIZE_MAX;
-    return b->row > 0 ? (size_t)(PIECE_SECONDS / b->row) : 1;
+    double rows = b->row > 0 ? PIECE_SECONDS / b->row : 1;
+    return rows < 1 ? 1 : rows < ST_PREFILL_MAX ? (size_t)rows : ST_PREFILL_MAX;
 }
 
 static void read_piece(struct strata_batch *b, struct entry *entry, bool others_generate)
@@ -296,9 +298,10 @@ bool strata_batch_step(struct strata_batch *b)
         else if (!reader)
             reader = entry;
     }
-    if (!reader || !others_generate)
+    if (!b->both)
         b->reading = b->generating = 0;
-    if (reader && b->reading <= b->generating)
+    b->both = reader && others_generate;
+    if (reader && (!b->both || b->reading <= b->generating))
         read_piece(b, reader, others_generate);
     else if (b->first)
         generate(b);
