@@ -204,9 +204,10 @@ static void generate(struct strata_batch *b)
     double start = st_answer_now(), seconds;
     size_t n = guess(b, turn, choose(b, turn));
     enum strata_result r = n ? compute(b, turn, n, kept, &seconds, &err) : STRATA_OK;
+    bool window_failed = r != STRATA_OK;
     for (size_t i = 0; i < n; i++) {
         struct turn *t = &turn[i];
-        if (r && !t->result) {
+        if (!t->result && (window_failed || b->engine->broken)) { /* then its session holds nothing */
             t->result = r;
             t->err = err;
         }
