@@ -88,7 +88,7 @@ def a_slot_is_saved_restored_and_erased():
 def saved_slots_count_within_the_limit_of_the_folder_and_parked_conversations_give_way():
     with tempfile.TemporaryDirectory(prefix="strata-quota-") as folder:
         def serve(limit):
-            return Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "1024", "--session-dir", folder, "--session-disk", str(limit)])
+            return Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "1024", "--parallel", "1", "--session-dir", folder, "--session-disk", str(limit)])
         with serve(1 << 30) as s:
             ask(s, talk(LONG))
             size = s.json("/slots/0?action=save", {"filename": "a"})["n_written"]

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def server(*more):
-    return Server(exe=STRATA, args=["serve", "-m", MODEL, "-c", "512", "--device", "cpu,sim:gfx1100:560M", "--layer-split", "4,4",
+    return Server(exe=STRATA, args=["serve", "-m", MODEL, "-c", "512", "--parallel", "1", "--device", "cpu,sim:gfx1100:560M", "--layer-split", "4,4",
                                     "--prefill", "64", "--threads", "1", *more])
 
 
