@@ -253,6 +253,8 @@ struct strata_request {
     size_t count;
     size_t max_tokens; /* 0: until the context is full */
     struct strata_sampling sampling;
+    const struct strata_constraint *constraint; /* tokens that it does not allow are never picked; NULL: none. It decides where the
+                                                 * answer may end, so ignore_eos cannot go with it */
     const char *const *stop; /* texts that end the answer; they are not part of it */
     size_t stop_count;
     bool ignore_eos;   /* stop tokens do not end the answer */

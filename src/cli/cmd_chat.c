@@ -68,7 +68,7 @@ static int turn(struct chat *c, const char *text, size_t size)
     int status = add_message(c, "user", text, size);
     int32_t *ids = NULL;
     if (!status)
-        status = st_chat_ids(&c->host, messages, c->thinking, &ids, &c->request.count);
+        status = st_chat_ids(&c->host, messages, c->thinking, &ids, &c->request.count, NULL);
     struct st_answer answer = {.print = true};
     if (!status) {
         c->request.ids = ids;

@@ -6,11 +6,13 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/constrain.h"
 #include "cli/talks.h"
 
 struct run_args {
     struct st_engine_args engine;
     struct st_sampling_args sampling;
+    struct st_constrain_args constrain;
     const char *prompt, *file, *ids, *system, *session;
     int64_t predict;
     int thinking;
@@ -41,7 +43,8 @@ static int prompt_text(const struct run_args *a, char **text, size_t *size)
     return status;
 }
 
-static int prompt_ids(const struct run_args *a, const struct st_host *h, int32_t **ids, size_t *count)
+/* *rendered: the prompt in the chat form, NULL where it is not in it. */
+static int prompt_ids(const struct run_args *a, const struct st_host *h, int32_t **ids, size_t *count, char **rendered)
 {
     if (a->ids)
         return st_read_ids(a->ids, ids, count);
@@ -58,7 +61,7 @@ static int prompt_ids(const struct run_args *a, const struct st_host *h, int32_t
         json_t *messages = a->system ? json_pack("[{s:s, s:s}, {s:s, s:s%}]", "role", "system", "content", a->system, "role",
                                                  "user", "content", text, size)
                                      : json_pack("[{s:s, s:s%}]", "role", "user", "content", text, size);
-        status = st_chat_ids(h, messages, a->thinking, ids, count);
+        status = st_chat_ids(h, messages, a->thinking, ids, count, rendered);
         json_decref(messages);
     }
     free(text);
@@ -119,7 +122,11 @@ static int check(const struct run_args *a)
         return st_user_error("run: --logprobs needs --json");
     if (a->system && (a->raw || a->ids))
         return st_user_error("run: --system belongs to the chat form and cannot go with %s", a->raw ? "--raw" : "--ids");
-    int status = a->prompt ? st_check_utf8("prompt", a->prompt, strlen(a->prompt)) : ST_EXIT_OK;
+    if (a->ignore_eos && (a->constrain.grammar || a->constrain.schema))
+        return st_user_error("run: --ignore-eos cannot go with --grammar and --json-schema, which say where the answer ends");
+    int status = st_constrain_check(&a->constrain);
+    if (!status && a->prompt)
+        status = st_check_utf8("prompt", a->prompt, strlen(a->prompt));
     if (!status && a->system)
         status = st_check_utf8("--system", a->system, strlen(a->system));
     return status;
@@ -135,6 +142,8 @@ static int run(const struct run_args *a)
     if (status)
         return status;
     int32_t *ids = NULL;
+    char *rendered = NULL;
+    struct strata_constraint *constraint = NULL;
     struct strata_request q = {.max_tokens = a->predict > 0 ? (size_t)a->predict : 0,
                                .no_answer = a->predict == 0,
                                .ignore_eos = a->ignore_eos,
@@ -143,8 +152,11 @@ static int run(const struct run_args *a)
                                .stop_count = a->stop.count};
     status = st_sampling_resolve(&a->sampling, &h, &q.sampling);
     if (!status)
-        status = prompt_ids(a, &h, &ids, &q.count);
+        status = prompt_ids(a, &h, &ids, &q.count, &rendered);
     q.ids = ids;
+    if (!status)
+        status = st_constrain(&a->constrain, &h, rendered, &constraint);
+    q.constraint = constraint;
     if (!status && a->session)
         status = st_state_load(&h, a->session, false);
     if (!status)
@@ -152,6 +164,8 @@ static int run(const struct run_args *a)
     if (!status && a->session)
         status = st_state_save(&h, a->session);
     free((void *)q.sampling.bias);
+    strata_constraint_free(constraint);
+    strata_free(rendered);
     strata_free(ids);
     st_host_close(&h);
     return status;
@@ -176,6 +190,7 @@ int st_cmd_run(int argc, char **argv)
         ST_FLAG("ignore-eos", 0, &a.ignore_eos, "tokens that end an answer do not end it"),
         ST_FLAG("special", 0, &a.special, "control tokens are shown as text"),
         ST_FLAG("json", 0, &a.json, "one JSON object with text, ids and numbers instead of the text"),
+        ST_CONSTRAIN_OPTIONS(a.constrain),
         ST_SAMPLING_OPTIONS(a.sampling),
     };
     struct st_usage usage = {.command = "run",

@@ -29,7 +29,7 @@ static int encode(const struct tokenize_args *a, const struct st_host *h, int32_
     struct strata_error err;
     if (!status && a->chat) {
         json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", p, size);
-        status = st_chat_ids(h, messages, 0, ids, count);
+        status = st_chat_ids(h, messages, 0, ids, count, NULL);
         json_decref(messages);
     } else if (!status && strata_tokenize(h->model, p, size, a->special, ids, count, &err)) {
         status = st_report(&err);

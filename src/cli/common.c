@@ -186,14 +186,14 @@ int st_sampling_resolve(const struct st_sampling_args *a, const struct st_host *
 
 const char *const st_thinking_names[] = {"default", "on", "off", NULL};
 
-int st_chat_ids(const struct st_host *h, const json_t *messages, int thinking, int32_t **ids, size_t *count)
+int st_chat_ids(const struct st_host *h, const json_t *messages, int thinking, int32_t **ids, size_t *count, char **rendered)
 {
     static const char *const options[] = {NULL, "{\"enable_thinking\": true}", "{\"enable_thinking\": false}"};
     char *text = messages ? json_dumps(messages, 0) : NULL;
     if (!text)
         return st_user_error("no memory for the prompt");
     struct strata_error err;
-    enum strata_result r = strata_chat_prompt(h->model, text, options[thinking], ids, count, NULL, &err);
+    enum strata_result r = strata_chat_prompt(h->model, text, options[thinking], ids, count, rendered, &err);
     free(text);
     return r ? st_report(&err) : ST_EXIT_OK;
 }

@@ -140,7 +140,7 @@ extern const char *const st_thinking_names[];
     ST_CHOICE("thinking", 0, target, st_thinking_names, "HOW", "default, on or off: what the chat form asks of models that think")
 
 /* The messages (a JSON array, not released) in the model's chat form. *ids is freed with strata_free. */
-int st_chat_ids(const struct st_host *h, const json_t *messages, int thinking, int32_t **ids, size_t *count);
+int st_chat_ids(const struct st_host *h, const json_t *messages, int thinking, int32_t **ids, size_t *count, char **text);
 
 /* ---- input ---- */
 

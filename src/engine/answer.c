@@ -304,6 +304,8 @@ static enum strata_result check_request(const struct strata_session *s, const st
         return st_fail(err, STRATA_E_ARGUMENT, "the prompt is empty");
     if (q->count > context)
         return st_fail(err, STRATA_E_LIMIT, "the prompt has %zu tokens, the context holds %u", q->count, context);
+    if (q->constraint && q->ignore_eos)
+        return st_fail(err, STRATA_E_ARGUMENT, "ignore_eos cannot go with a constraint, which says where the answer ends");
     for (size_t i = 0; i < q->count; i++)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= s->engine->dims.embeddings)
             return st_fail(err, STRATA_E_ARGUMENT, "prompt token %zu: id %d is not in 0..%u", i, q->ids[i],
@@ -326,6 +328,8 @@ enum strata_result st_answer_open(struct st_answer *a, struct strata_session *s,
         r = st_sampler_create(&q->sampling, s->engine->dims.vocabulary, &a->sampler, err);
     if (!r)
         r = st_sampler_accept(a->sampler, q->ids, q->count, err);
+    if (!r && q->constraint)
+        r = st_sampler_constrain(a->sampler, q->constraint, err);
     if (!r)
         r = st_stop_create(q->stop, q->stop_count, &a->stop, err);
     return r;

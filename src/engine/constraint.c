@@ -52,8 +52,3 @@ enum strata_result strata_constraint_create(const struct strata_model *model, co
     enum strata_result r = trie_of(model, &trie, err);
     return r ? r : st_constraint_create(options, model->template_text, trie, out, err);
 }
-
-void strata_constraint_free(struct strata_constraint *constraint)
-{
-    st_constraint_free(constraint);
-}

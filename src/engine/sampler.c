@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "text/constraint.h"
 
 struct st_sampler {
     struct strata_sampling o;
@@ -127,6 +128,7 @@ void st_sampler_free(struct st_sampler *s)
 {
     if (!s)
         return;
+    st_matcher_free(s->matcher);
     free(s->bias);
     free(s->seen);
     free(s->times);
@@ -137,9 +139,10 @@ void st_sampler_free(struct st_sampler *s)
     free(s);
 }
 
-void st_sampler_constrain(struct st_sampler *s, struct st_matcher *m)
+enum strata_result st_sampler_constrain(struct st_sampler *s, const struct strata_constraint *c, struct strata_error *err)
 {
-    s->matcher = m;
+    st_matcher_free(s->matcher);
+    return st_constraint_begin(c, s->vocabulary, &s->matcher, err);
 }
 
 void st_sampler_reset(struct st_sampler *s)

@@ -32,9 +32,9 @@ enum strata_result st_sampler_create(const struct strata_sampling *options, size
                                      struct strata_error *err);
 void st_sampler_free(struct st_sampler *s);
 
-/* From now on picks follow a constraint, which moves with the tokens that are accepted and taken back. m must outlive the
- * sampler's use; NULL: none. */
-void st_sampler_constrain(struct st_sampler *s, struct st_matcher *m);
+/* From now on picks follow a constraint, which moves with the tokens that are accepted and taken back: to be called behind the
+ * prompt. The constraint must outlive the sampler. */
+enum strata_result st_sampler_constrain(struct st_sampler *s, const struct strata_constraint *c, struct strata_error *err);
 
 /* Forgets the tokens seen. */
 void st_sampler_reset(struct st_sampler *s);

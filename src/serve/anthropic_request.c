@@ -217,17 +217,19 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
 static bool read_tools(struct st_call *call, const json_t *body, struct st_api_error *error)
 {
     json_t *tools = NULL, *choice = NULL;
-    const char *kind = NULL;
+    const char *kind = NULL, *only = NULL;
     bool single = false;
     if (!st_body_container(body, "", "tools", JSON_ARRAY, &tools, error) ||
         !st_body_container(body, "", "tool_choice", JSON_OBJECT, &choice, error) ||
         (choice && (!st_body_string(choice, "tool_choice", "type", &kind, error) ||
                     !st_body_bool(choice, "tool_choice", "disable_parallel_tool_use", &single, error))))
         return false;
-    bool none = kind && strcmp(kind, "none") == 0;
-    if (kind && !none && strcmp(kind, "auto") != 0)
-        return st_refuse(error, 400, NULL, "tool_choice.type",
-                         "tool_choice.type: only 'auto' and 'none' are supported");
+    bool none = kind && strcmp(kind, "none") == 0, one = kind && strcmp(kind, "tool") == 0;
+    bool demanded = one || (kind && strcmp(kind, "any") == 0);
+    if (kind && !none && !demanded && strcmp(kind, "auto") != 0)
+        return st_refuse(error, 400, NULL, "tool_choice.type", "tool_choice.type: expected 'auto', 'any', 'tool' or 'none'");
+    if (one && !(only = json_string_value(required_string(choice, "tool_choice", "name", error))))
+        return false;
     call->parallel_tools = !single;
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -249,7 +251,7 @@ static bool read_tools(struct st_call *call, const json_t *body, struct st_api_e
             return st_call_out_of_memory(error);
         call->tools = !none;
     }
-    return true;
+    return !demanded || st_call_demand_tools(call, only, "tool_choice", error);
 }
 
 static bool read_thinking(struct st_call *call, const json_t *body, struct st_api_error *error)

@@ -80,6 +80,8 @@ struct st_backend_ops {
                                      char **text, size_t *size, struct strata_error *err);
     enum strata_result (*chat_prompt)(const struct st_backend *b, const char *messages, const char *options,
                                       int32_t **ids, size_t *count, char **text, struct strata_error *err);
+    enum strata_result (*constrain)(const struct st_backend *b, const struct strata_constraint_options *options,
+                                    struct strata_constraint **out, struct strata_error *err);
     /* From any thread after load. Devices and memory for /v1/status: {"devices": [{"name", "description", "memory": [{"kind", "bytes"}],
      * "total_bytes"}]}. A new reference. */
     json_t *(*status)(const struct st_backend *b);

@@ -727,6 +727,13 @@ static enum strata_result front_prompt(const struct st_backend *b, const char *m
     return local->ops->chat_prompt(local, messages, options, ids, count, text, err);
 }
 
+static enum strata_result front_constrain(const struct st_backend *b, const struct strata_constraint_options *options,
+                                          struct strata_constraint **out, struct strata_error *err)
+{
+    const struct st_backend *local = ((const struct front *)b)->local;
+    return local->ops->constrain(local, options, out, err);
+}
+
 static json_t *front_status(const struct st_backend *b)
 {
     struct front *f = (struct front *)b;
@@ -762,6 +769,7 @@ enum strata_result st_backend_child(struct st_backend *local, const struct st_ba
     static const struct st_backend_ops ops = {
         .open = front_open,     .load = front_load,     .unload = front_unload, .free = front_free,
         .info = front_info,     .tokenize = front_tokenize, .detokenize = front_detokenize, .chat_prompt = front_prompt,
+        .constrain = front_constrain,
         .status = front_status, .health = front_health, .start = front_start, .step = front_step,
         .cancel = front_cancel, .wake = front_wake,     .slot = front_slot,   .reserve = front_reserve};
     struct front *f = calloc(1, sizeof *f);

@@ -259,6 +259,12 @@ static enum strata_result real_prompt(const struct st_backend *b, const char *me
     return strata_chat_prompt(((const struct real *)b)->model, messages, options, ids, count, text, err);
 }
 
+static enum strata_result real_constrain(const struct st_backend *b, const struct strata_constraint_options *options,
+                                         struct strata_constraint **out, struct strata_error *err)
+{
+    return strata_constraint_create(((const struct real *)b)->model, options, out, err);
+}
+
 static json_t *real_status(const struct st_backend *b)
 {
     struct real *r = (struct real *)b;
@@ -383,7 +389,7 @@ enum strata_result st_backend_strata(const char *path, const struct strata_engin
         .open = real_open,     .load = real_load,           .unload = real_unload,       .free = real_free,
         .info = real_info,     .tokenize = real_tokenize,   .detokenize = real_detokenize, .chat_prompt = real_prompt,
         .status = real_status, .start = real_start,         .step = real_step,           .cancel = real_cancel,
-        .wake = real_wake,     .slot = real_slot,           .save = real_save};
+        .wake = real_wake,     .slot = real_slot,           .save = real_save,           .constrain = real_constrain};
     struct real *r = calloc(1, sizeof *r);
     if (!r)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");

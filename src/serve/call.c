@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "serve/buffer.h"
+#include "text/toolcall.h"
 
 enum { STOP_LIMIT = 16, STOP_BYTES = 1024, BIAS_LIMIT = 4096, UNLOAD_SECONDS = 30 };
 
@@ -30,6 +31,9 @@ void st_call_free(struct st_call *call)
 {
     json_decref(call->messages);
     json_decref(call->options);
+    json_decref(call->schema);
+    free(call->grammar);
+    free(call->demanded_tool);
     free(call->prefix);
     free(call->prompt);
     free(call->ids);
@@ -159,6 +163,21 @@ bool st_call_add_tool(struct st_call *call, const char *name, const char *descri
     if (!schema)
         json_object_del(function, "parameters");
     return json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function)) == 0;
+}
+
+bool st_call_demand_tools(struct st_call *call, const char *name, const char *param, struct st_api_error *error)
+{
+    const json_t *tools = json_object_get(call->options, "tools");
+    if (json_array_size(tools) == 0)
+        return st_refuse(error, 400, NULL, param, "%s: a call is demanded, but there are no tools", param);
+    char shown[80];
+    if (name && !st_tool_known(tools, name, strlen(name)))
+        return st_refuse(error, 400, NULL, param, "%s: there is no tool named \"%s\"", param,
+                         st_printable(shown, sizeof shown, name, strlen(name)));
+    call->demands_tools = true;
+    call->constraint_param = "tools";
+    call->demanded_tool = name ? strdup(name) : NULL;
+    return !name || call->demanded_tool || st_call_out_of_memory(error);
 }
 
 json_t *st_call_arguments(const json_t *value)
@@ -363,6 +382,10 @@ bool st_call_read(struct st_call *call, const char *body, size_t size, struct st
         case ST_CALL_VRAM: good = read_vram(call, object, error); break;
         }
     json_decref(object);
+    if (good && call->ignore_eos && (call->grammar || call->schema || call->demands_tools))
+        return st_refuse(error, 400, NULL, "ignore_eos", "ignore_eos: it cannot go with what the answer must be");
+    if (good && call->grammar && call->demands_tools)
+        return st_refuse(error, 400, NULL, "grammar", "grammar: it cannot go with calls that are demanded");
     if (good && call->logprobs)
         call->sampling.logprobs = call->top_logprobs ? call->top_logprobs : 1;
     return good;

@@ -46,6 +46,14 @@ struct st_call {
     bool stream, include_usage, progress;
     bool tools;          /* tool calls are looked for in the answer */
     bool parallel_tools; /* more than one of them */
+
+    /* What the answer must be. */
+    char *grammar;        /* GBNF, or NULL */
+    json_t *schema;       /* a JSON Schema, or NULL; with tools, calls are possible too */
+    bool demands_tools;   /* calls of tools, nothing else */
+    char *demanded_tool;  /* of this one, or NULL */
+    const char *constraint_param; /* the member of the body that says so; static */
+
     bool logprobs;
     int top_logprobs;
     int64_t max_tokens;              /* 0: until the context is full */
@@ -77,6 +85,8 @@ bool st_call_read_sampling(struct st_call *call, const json_t *body, struct st_a
 bool st_call_read_stop(struct st_call *call, const json_t *body, const char *name, struct st_api_error *error);
 /* Appends one tool in the form that templates read; schema may be NULL. */
 bool st_call_add_tool(struct st_call *call, const char *name, const char *description, json_t *schema);
+/* The tools that must be called: all, or the one named; after the tools were read. param: the member for messages. */
+bool st_call_demand_tools(struct st_call *call, const char *name, const char *param, struct st_api_error *error);
 /* Arguments of a tool call that a client sent back: text that holds an object becomes that object, as templates want.
  */
 json_t *st_call_arguments(const json_t *value);

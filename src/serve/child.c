@@ -19,6 +19,7 @@ struct answer {
     struct child *child;
     struct st_wire_message *start; /* its number and the request's memory */
     struct strata_request request;
+    struct strata_constraint *constraint; /* or NULL */
     struct st_backend_run run;
     bool cancelled;
 };
@@ -129,6 +130,7 @@ static void send_done(struct child *c, uint64_t number, enum strata_result resul
 
 static void free_answer(struct answer *a)
 {
+    strata_constraint_free(a->constraint);
     st_wire_drop(a->start);
     free(a);
 }
@@ -164,7 +166,12 @@ static void start(struct child *c, struct st_wire_message *m)
     a->request.event = on_event;
     a->request.user = a;
     a->run = (struct st_backend_run){.request = &a->request, .slot = -1, .done = on_done, .user = a};
-    enum strata_result r = c->backend->ops->start(c->backend, &a->run, &err);
+    enum strata_result r = STRATA_OK;
+    if (m->constrained)
+        r = c->backend->ops->constrain(c->backend, &m->constraint, &a->constraint, &err);
+    a->request.constraint = a->constraint;
+    if (!r)
+        r = c->backend->ops->start(c->backend, &a->run, &err);
     if (r) {
         send_done(c, m->number, r, &err, &a->run.stats);
         free_answer(a);

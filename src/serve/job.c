@@ -148,6 +148,32 @@ static void check_context(struct st_job *job, const struct st_backend_info *info
                   job->count, info->context);
 }
 
+/* What the answer must be, if the request says so. */
+static void constrain(struct st_job *job, const struct st_backend *b)
+{
+    const struct st_call *call = &job->call;
+    struct strata_error err = {0};
+    struct strata_constraint_options o = {.grammar = call->grammar,
+                                          .one_call = !call->parallel_tools,
+                                          .tool = call->demanded_tool,
+                                          .prompt = call->kind == ST_CALL_COMPLETION ? NULL : job->text,
+                                          .begun = call->prefix};
+    bool tools = call->tools && (call->demands_tools || call->schema);
+    if (!call->grammar && !call->schema && !tools)
+        return;
+    char *schema = call->schema && !call->demands_tools ? json_dumps(call->schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL,
+         *list = tools ? json_dumps(json_object_get(call->options, "tools"), JSON_COMPACT) : NULL;
+    o.json_schema = schema;
+    o.tools = list;
+    enum strata_result r = (call->schema && !call->demands_tools && !schema) || (tools && !list)
+                               ? st_fail(&err, STRATA_E_MEMORY, "out of memory")
+                               : b->ops->constrain(b, &o, &job->constraint, &err);
+    if (r)
+        fail_from(job, strncmp(err.text, "tool ", 5) == 0 ? "tools" : call->constraint_param, &err);
+    free(schema);
+    free(list);
+}
+
 void st_job_prepare(struct st_job *job, const struct st_backend *b)
 {
     struct st_backend_info info;
@@ -158,6 +184,8 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
     case ST_CALL_MESSAGES:
         if (check_bias(job, &info) && render(job, b) && (!job->call.prefix || add_prefix(job, b)))
             check_context(job, &info);
+        if (!job->failed)
+            constrain(job, b);
         break;
     case ST_CALL_COUNT_TOKENS:
     case ST_CALL_TEMPLATE:
@@ -178,6 +206,8 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
         }
         if (!job->failed)
             check_context(job, &info);
+        if (!job->failed)
+            constrain(job, b);
         break;
     case ST_CALL_TOKENIZE: prepare_tokenize(job, b); break;
     case ST_CALL_DETOKENIZE:
@@ -353,6 +383,7 @@ void st_job_begin(struct st_job *job)
                                            .count = job->count,
                                            .max_tokens = (size_t)job->call.max_tokens,
                                            .sampling = job->call.sampling,
+                                           .constraint = job->constraint,
                                            .stop = (const char *const *)job->call.stop,
                                            .stop_count = job->call.stop_count,
                                            .ignore_eos = job->call.ignore_eos,

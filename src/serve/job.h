@@ -68,6 +68,7 @@ struct st_job {
     char *text; /* rendered conversation; the text of /detokenize */
     size_t text_size;
     json_t *pieces;
+    struct strata_constraint *constraint; /* or NULL */
     struct st_api_error error;
     bool failed;
 

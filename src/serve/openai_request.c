@@ -176,27 +176,35 @@ static bool read_messages(struct st_call *call, const json_t *body, struct st_ap
     return st_call_join_system(call) || st_call_out_of_memory(error);
 }
 
-/* tool_choice: auto and none for now. */
-static bool wants_tools(const json_t *body, bool *wanted, struct st_api_error *error)
+/* What tool_choice says: none, auto (the default), required, or a function. */
+struct choice {
+    bool wanted, demanded;
+    const char *name; /* of the one that must be called, or NULL */
+};
+
+static bool read_choice(const json_t *body, struct choice *out, struct st_api_error *error)
 {
     const json_t *choice = json_object_get(body, "tool_choice");
-    const char *word = json_string_value(choice);
-    *wanted = true;
-    if (!choice || json_is_null(choice) || (word && strcmp(word, "auto") == 0))
+    const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type")),
+               *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    *out = (struct choice){.wanted = !word || strcmp(word, "none") != 0};
+    if (!choice || json_is_null(choice) || (word && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0)))
         return true;
-    if (word && strcmp(word, "none") == 0) {
-        *wanted = false;
+    out->demanded = true;
+    if (word && strcmp(word, "required") == 0)
         return true;
-    }
+    out->name = name;
+    if (type && strcmp(type, "function") == 0 && name)
+        return true;
     return st_refuse(error, 400, "unsupported_value", "tool_choice",
-                     "tool_choice: only \"auto\" and \"none\" are supported");
+                     "tool_choice: expected \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
 }
 
 static bool read_tools(struct st_call *call, const json_t *body, struct st_api_error *error)
 {
     json_t *tools = NULL;
-    bool wanted;
-    if (!st_body_container(body, "", "tools", JSON_ARRAY, &tools, error) || !wants_tools(body, &wanted, error) ||
+    struct choice choice;
+    if (!st_body_container(body, "", "tools", JSON_ARRAY, &tools, error) || !read_choice(body, &choice, error) ||
         !st_body_bool(body, "", "parallel_tool_calls", &call->parallel_tools, error))
         return false;
     const json_t *old = json_object_get(body, "functions");
@@ -221,11 +229,11 @@ static bool read_tools(struct st_call *call, const json_t *body, struct st_api_e
             return false;
         if (!name || !*name)
             return st_refuse(error, 400, NULL, path, "%s.name: it is missing", path);
-        if (wanted && !st_call_add_tool(call, name, description, schema))
+        if (choice.wanted && !st_call_add_tool(call, name, description, schema))
             return st_call_out_of_memory(error);
-        call->tools = wanted;
+        call->tools = choice.wanted;
     }
-    return true;
+    return !choice.demanded || st_call_demand_tools(call, choice.name, "tool_choice", error);
 }
 
 static bool read_thinking(struct st_call *call, const json_t *body, struct st_api_error *error)
@@ -276,17 +284,62 @@ static bool take_prefix(struct st_call *call, struct st_api_error *error)
     return true;
 }
 
-static bool read_format(const json_t *body, struct st_api_error *error)
+static bool take_schema(struct st_call *call, json_t *schema, const char *param)
 {
-    json_t *format = NULL;
+    call->schema = json_incref(schema);
+    call->constraint_param = param;
+    return true;
+}
+
+/* response_format: text, any object, or what a schema accepts. */
+static bool read_format(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
+    json_t *format = NULL, *named = NULL;
     const char *type = NULL;
     if (!st_body_container(body, "", "response_format", JSON_OBJECT, &format, error) ||
         (format && !st_body_string(format, "response_format", "type", &type, error)))
         return false;
-    if (type && strcmp(type, "text") != 0)
+    if (!type || strcmp(type, "text") == 0)
+        return true;
+    if (strcmp(type, "json_object") == 0) {
+        json_t *schema = json_object_get(format, "schema");
+        if (json_is_object(schema))
+            return take_schema(call, schema, "response_format.schema");
+        call->schema = json_pack("{s:s}", "type", "object");
+        call->constraint_param = "response_format";
+        return call->schema || st_call_out_of_memory(error);
+    }
+    if (strcmp(type, "json_schema") != 0)
         return st_refuse(error, 400, "unsupported_value", "response_format.type",
-                         "response_format.type: only \"text\" is supported");
-    return true;
+                         "response_format.type: expected \"text\", \"json_object\" or \"json_schema\"");
+    if (!st_body_container(format, "response_format", "json_schema", JSON_OBJECT, &named, error))
+        return false;
+    json_t *schema = json_object_get(named, "schema");
+    if (!json_is_object(schema))
+        return st_refuse(error, 400, NULL, "response_format.json_schema.schema",
+                         "response_format.json_schema.schema: expected an object, got %s", st_body_type_name(schema));
+    return take_schema(call, schema, "response_format.json_schema.schema");
+}
+
+/* The members grammar and json_schema, as llama.cpp's server has them. */
+static bool read_constraint(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
+    const char *grammar = NULL;
+    json_t *schema = NULL;
+    if (!read_format(call, body, error) || !st_body_string(body, "", "grammar", &grammar, error) ||
+        !st_body_container(body, "", "json_schema", JSON_OBJECT, &schema, error))
+        return false;
+    bool given = grammar && *grammar; /* some clients send "" for none */
+    if (given + !!schema + !!call->schema > 1)
+        return st_refuse(error, 400, NULL, given ? "grammar" : "json_schema",
+                         "response_format, json_schema and grammar: only one of them can be given");
+    if (schema)
+        take_schema(call, schema, "json_schema");
+    if (given) {
+        call->grammar = strdup(grammar);
+        call->constraint_param = "grammar";
+    }
+    return !given || call->grammar || st_call_out_of_memory(error);
 }
 
 bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api_error *error)
@@ -302,7 +355,7 @@ bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api
         !st_body_integer(body, "", "max_tokens", -1, INT_MAX, &max_tokens, error) ||
         !st_body_integer(body, "", "max_completion_tokens", -1, INT_MAX, &max_tokens, error) ||
         !st_call_read_sampling(call, body, error) || !st_call_read_stop(call, body, "stop", error) ||
-        !read_format(body, error))
+        !read_constraint(call, body, error))
         return false;
     if (n != 1)
         return st_refuse(error, 400, "unsupported_value", "n", "n: only 1 is supported");

@@ -154,6 +154,7 @@ static void free_job(struct st_job *job)
     st_call_free(&job->call);
     free(job->ids);
     free(job->text);
+    strata_constraint_free(job->constraint);
     json_decref(job->pieces);
     json_decref(job->report);
     json_decref(job->stages);

@@ -7,9 +7,10 @@
 #include <sys/socket.h>
 
 #include "base/checked.h"
+#include "text/constraint.h"
 
 /* A new member of what is sent must be added to its fields below. */
-_Static_assert(sizeof(struct strata_request) == 128, "fields of a request");
+_Static_assert(sizeof(struct strata_request) == 136, "fields of a request");
 _Static_assert(sizeof(struct strata_event) == 80, "fields of an event");
 
 struct head {
@@ -126,6 +127,34 @@ static void stop_fields(struct codec *c, struct st_wire_message *m)
         text(c, c->out ? &(const char *){q->stop[i]} : &m->stop[i], NULL);
 }
 
+/* A text that may be missing. */
+static void maybe_text(struct codec *c, const char **value)
+{
+    bool there = *value != NULL;
+    WHOLE(c, there, 0, 1);
+    if (there && !c->bad)
+        text(c, value, NULL);
+}
+
+static void constraint_fields(struct codec *c, struct st_wire_message *m)
+{
+    struct strata_constraint_options *o = &m->constraint;
+    if (c->out && m->request.constraint) {
+        m->constrained = true;
+        *o = m->request.constraint->source;
+    }
+    WHOLE(c, m->constrained, 0, 1);
+    if (!m->constrained)
+        return;
+    maybe_text(c, &o->grammar);
+    maybe_text(c, &o->json_schema);
+    maybe_text(c, &o->tools);
+    maybe_text(c, &o->tool);
+    WHOLE(c, o->one_call, 0, 1);
+    maybe_text(c, &o->prompt);
+    maybe_text(c, &o->begun);
+}
+
 static void request_fields(struct codec *c, struct st_wire_message *m)
 {
     struct strata_request *q = &m->request;
@@ -179,7 +208,10 @@ static void result_fields(struct codec *c, enum strata_result *result, const cha
 static void fields(struct codec *c, struct st_wire_message *m)
 {
     switch (m->kind) {
-    case ST_WIRE_START: request_fields(c, m); break;
+    case ST_WIRE_START:
+        request_fields(c, m);
+        constraint_fields(c, m);
+        break;
     case ST_WIRE_SLOT:
         WHOLE(c, m->slot.number, 0, UINT32_MAX);
         WHOLE(c, m->slot.action, ST_SLOT_SAVE, ST_SLOT_ERASE);

@@ -46,7 +46,7 @@ struct st_wire_message {
     enum st_wire_kind kind;
     uint64_t number;
     union {
-        struct strata_request request; /* START; event and user are not sent */
+        struct strata_request request; /* START; event and user are not sent, of a constraint what it was made from */
         struct {
             uint32_t number;
             enum st_slot_action action;
@@ -82,6 +82,8 @@ struct st_wire_message {
         } closed;
     };
     const char **stop; /* START: memory of the message */
+    bool constrained;  /* START, read: the request has a constraint, to be made from: */
+    struct strata_constraint_options constraint;
 };
 
 /* Appends a message; out->failed afterwards: no memory, or it is too long. */

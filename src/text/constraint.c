@@ -12,12 +12,26 @@ enum { NAME_MAX = 256, WHERE = 128 };
 
 /* ---- thinking ---- */
 
-static bool ends_with(const char *text, const char *end)
+static size_t size_without_blanks(const char *text)
 {
-    size_t size = strlen(text), n = strlen(end);
+    size_t size = strlen(text);
     while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == ' '))
         size--;
+    return size;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t size = size_without_blanks(text), n = strlen(end);
     return size >= n && memcmp(text + size - n, end, n) == 0;
+}
+
+/* The end of a prompt that is looked at. */
+static char *copy_end(const char *prompt)
+{
+    enum { END = 16 };
+    size_t size = size_without_blanks(prompt);
+    return strndup(prompt + (size > END ? size - END : 0), size > END ? END : size);
 }
 
 /* What may come before next: a think block that is open, or one that the model opens. */
@@ -266,6 +280,21 @@ static enum strata_result compile(struct parts *p, const struct strata_constrain
     return st_net_finish(p->net, root, out, err);
 }
 
+static bool copy_text(const char *from, const char **to)
+{
+    *to = from ? strdup(from) : NULL;
+    return !from || *to;
+}
+
+static bool copy_source(const struct strata_constraint_options *from, struct strata_constraint_options *to)
+{
+    to->one_call = from->one_call;
+    to->prompt = from->prompt ? copy_end(from->prompt) : NULL;
+    return copy_text(from->grammar, &to->grammar) & copy_text(from->json_schema, &to->json_schema) &
+           copy_text(from->tools, &to->tools) & copy_text(from->tool, &to->tool) & copy_text(from->begun, &to->begun) &&
+           (!from->prompt || to->prompt);
+}
+
 enum strata_result st_constraint_create(const struct strata_constraint_options *options, const char *template_text,
                                         const struct st_trie *trie, struct strata_constraint **out, struct strata_error *err)
 {
@@ -276,8 +305,8 @@ enum strata_result st_constraint_create(const struct strata_constraint_options *
     if (options->grammar && (options->json_schema || options->tools))
         return st_fail(err, STRATA_E_ARGUMENT, "a grammar cannot go with a JSON schema or tools");
     struct strata_constraint *c = calloc(1, sizeof *c);
-    if (!c || (options->begun && !(c->begun = strdup(options->begun)))) {
-        free(c);
+    if (!c || !copy_source(options, &c->source)) {
+        strata_constraint_free(c);
         return st_fail(err, STRATA_E_MEMORY, "no memory for a constraint");
     }
     c->trie = trie;
@@ -288,22 +317,27 @@ enum strata_result st_constraint_create(const struct strata_constraint_options *
     json_decref(p.schema);
     json_decref(p.tools);
     struct st_matcher *m = NULL;
-    if (!r && c->begun)
+    if (!r && options->begun)
         r = st_constraint_begin(c, 0, &m, err);
     st_matcher_free(m);
     if (r)
-        st_constraint_free(c);
+        strata_constraint_free(c);
     else
         *out = c;
     return r;
 }
 
-void st_constraint_free(struct strata_constraint *c)
+void strata_constraint_free(struct strata_constraint *c)
 {
     if (!c)
         return;
     st_grammar_free(c->grammar);
-    free(c->begun);
+    free((char *)c->source.grammar);
+    free((char *)c->source.json_schema);
+    free((char *)c->source.tools);
+    free((char *)c->source.tool);
+    free((char *)c->source.prompt);
+    free((char *)c->source.begun);
     free(c);
 }
 
@@ -311,9 +345,9 @@ enum strata_result st_constraint_begin(const struct strata_constraint *c, size_t
                                        struct strata_error *err)
 {
     enum strata_result r = st_matcher_create(c->grammar, c->trie, vocabulary, out, err);
-    if (r || !c->begun)
+    if (r || !c->source.begun)
         return r;
-    r = st_matcher_text(*out, c->begun, strlen(c->begun), err);
+    r = st_matcher_text(*out, c->source.begun, strlen(c->source.begun), err);
     if (r) {
         st_matcher_free(*out);
         *out = NULL;

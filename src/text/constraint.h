@@ -19,13 +19,13 @@
 struct strata_constraint {
     struct st_grammar *grammar;
     const struct st_trie *trie;
-    char *begun; /* the beginning of the answer that is there already, or NULL */
+    struct strata_constraint_options source; /* what it was made from, so that another process can make it too; own copies. Of the
+                                              * prompt, the end that says whether there is thinking */
 };
 
 /* template_text: of the model, NULL for plain ChatML. trie must outlive the constraint. Errors as strata_constraint_create. */
 enum strata_result st_constraint_create(const struct strata_constraint_options *options, const char *template_text,
                                         const struct st_trie *trie, struct strata_constraint **out, struct strata_error *err);
-void st_constraint_free(struct strata_constraint *c);
 /* A matcher for one answer, behind what is there already. */
 enum strata_result st_constraint_begin(const struct strata_constraint *c, size_t vocabulary, struct st_matcher **out,
                                        struct strata_error *err);

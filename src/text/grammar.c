@@ -70,7 +70,7 @@ static uint32_t add_node(struct st_net *net, enum st_node_kind kind, uint32_t a,
     if (!nodes)
         return ST_NET_RETURN;
     net->nodes = nodes;
-    net->nodes[net->node_count] = (struct st_node){kind, a, b};
+    net->nodes[net->node_count] = (struct st_node){kind, a, b, 0};
     return (uint32_t)net->node_count++;
 }
 
@@ -150,6 +150,34 @@ void st_net_loop_body(struct st_net *net, uint32_t loop, uint32_t body)
 {
     if (net->nodes[loop].kind == ST_NODE_SPLIT)
         net->nodes[loop].a = body;
+}
+
+/* Notes that from the place number count of a repetition on, all are alike. */
+static void note_alike(struct st_net *net, uint32_t count, uint32_t node, uint32_t *like)
+{
+    if (count == ST_NET_FAR)
+        *like = node;
+    else if (count > ST_NET_FAR && st_net_good(net))
+        net->nodes[node].alike = *like;
+}
+
+uint32_t st_net_repeat(struct st_net *net, uint32_t min, uint32_t max, uint32_t (*once)(void *user, uint32_t next), void *user,
+                       uint32_t next)
+{
+    uint32_t behind = next, like = ST_NET_RETURN;
+    if (max == ST_REPEAT_FOREVER) {
+        next = st_net_loop(net, next);
+        st_net_loop_body(net, next, once(user, next));
+    }
+    for (uint32_t i = min; max != ST_REPEAT_FOREVER && i < max && st_net_good(net); i++) {
+        next = st_net_split(net, once(user, next), behind);
+        note_alike(net, i - min, next, &like);
+    }
+    for (uint32_t i = 0; i < min && st_net_good(net); i++) {
+        next = once(user, next);
+        note_alike(net, i, next, &like);
+    }
+    return next;
 }
 
 uint32_t st_net_bytes(struct st_net *net, const struct st_edge *edges, size_t count)

@@ -19,7 +19,10 @@ enum {
     ST_NET_NODES = 1 << 18, /* most nodes, and most edges of BYTES nodes */
     ST_NET_RANGES = 4096,   /* most ranges of a character set */
     ST_CODE_POINT_MAX = 0x10FFFF,
+    ST_NET_FAR = 256, /* bytes, see struct st_node */
 };
+
+#define ST_REPEAT_FOREVER UINT32_MAX
 
 enum st_node_kind { ST_NODE_RETURN, ST_NODE_BYTES, ST_NODE_SPLIT, ST_NODE_CALL };
 
@@ -27,6 +30,8 @@ struct st_node {
     enum st_node_kind kind;
     uint32_t a; /* BYTES: first edge; SPLIT: one way; CALL: rule */
     uint32_t b; /* BYTES: number of edges; SPLIT: other way; CALL: node behind the rule */
+    uint32_t alike; /* a node behind which the same texts of up to ST_NET_FAR bytes can come, 0: none is known. Of long repetitions
+                     * only the last places differ from each other */
 };
 
 /* Bytes lo .. hi lead to a node; edges of a node ascend and do not overlap. */
@@ -62,6 +67,9 @@ uint32_t st_net_split(struct st_net *net, uint32_t a, uint32_t b);
 /* A node that leads to next or, once st_net_loop_body was called, into the body, which leads back to it. */
 uint32_t st_net_loop(struct st_net *net, uint32_t next);
 void st_net_loop_body(struct st_net *net, uint32_t loop, uint32_t body);
+/* min to max times what once makes before next; with more than ST_NET_FAR times, once should make a CALL node. */
+uint32_t st_net_repeat(struct st_net *net, uint32_t min, uint32_t max, uint32_t (*once)(void *user, uint32_t next), void *user,
+                       uint32_t next);
 uint32_t st_net_bytes(struct st_net *net, const struct st_edge *edges, size_t count);
 /* These bytes, one after the other. */
 uint32_t st_net_text(struct st_net *net, const char *text, size_t size, uint32_t next);

@@ -513,10 +513,50 @@ static void walk(struct st_matcher *m, uint32_t set, uint32_t *mask)
             mask[i] |= m->end_mask[i];
 }
 
+/* A stack whose nodes are replaced by those that are alike. */
+static uint32_t alike_cell(struct st_matcher *m, uint32_t cell)
+{
+    uint32_t chain[ST_MATCHER_DEPTH + 2], below = BOTTOM;
+    size_t n = 0;
+    for (uint32_t c = cell; c != BOTTOM; c = m->k.cells[c].below)
+        chain[n++] = m->k.cells[c].node;
+    while (n > 0) {
+        uint32_t node = chain[--n], alike = m->g->nodes[node].alike;
+        below = cell_of(m, alike ? alike : node, below);
+    }
+    return below;
+}
+
+/* The set with the same mask that stands for all places of long repetitions that differ only beyond the longest token. */
+static uint32_t alike_set(struct st_matcher *m, uint32_t set)
+{
+    uint32_t kept = 0, count = m->k.sets[set].count;
+    bool changed = false;
+    if (m->trie->deepest > ST_NET_FAR)
+        return set;
+    for (uint32_t i = 0; i < count && !m->failed; i++) {
+        uint32_t cell = m->k.members[m->k.sets[set].from + i];
+        m->found[i] = alike_cell(m, cell);
+        changed |= m->found[i] != cell;
+    }
+    if (!changed || m->failed)
+        return set;
+    qsort(m->found, count, sizeof *m->found, by_number);
+    for (uint32_t i = 0; i < count; i++)
+        if (!kept || m->found[kept - 1] != m->found[i])
+            m->found[kept++] = m->found[i];
+    return set_of(m, m->found, kept, m->k.sets[set].can_end);
+}
+
 /* The mask of the set row, which may get another number. NULL with failed set. */
 static const uint32_t *mask_of_row(struct st_matcher *m)
 {
     size_t words = m->words;
+    m->row = alike_set(m, m->row);
+    if (m->failed && m->full && forget(m))
+        m->row = alike_set(m, m->row);
+    if (m->failed)
+        return NULL;
     if (m->k.sets[m->row].mask >= 0)
         return m->masks + (size_t)m->k.sets[m->row].mask * words;
     int slot = m->next_mask;

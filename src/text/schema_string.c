@@ -42,6 +42,17 @@ bool st_schema_counts(struct st_schema *s, const json_t *schema, const char *lea
     return any && st_schema_good(s);
 }
 
+struct unit {
+    struct st_net *net;
+    uint32_t rule;
+};
+
+static uint32_t call_unit(void *user, uint32_t next)
+{
+    const struct unit *u = user;
+    return st_net_call(u->net, u->rule, next);
+}
+
 uint32_t st_schema_string_body(struct st_schema *s, const json_t *schema, const char *where, bool raw, uint32_t next)
 {
     const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
@@ -61,17 +72,8 @@ uint32_t st_schema_string_body(struct st_schema *s, const json_t *schema, const 
     uint32_t unit = st_schema_builtin(s, raw ? "raw" : "char");
     if (!counted)
         return st_net_call(s->net, st_schema_builtin(s, "chars"), next);
-    uint32_t behind = next;
-    if (max == ST_REPEAT_FOREVER) {
-        next = st_net_loop(s->net, next);
-        st_net_loop_body(s->net, next, st_net_call(s->net, unit, next));
-    } else {
-        for (uint32_t i = min; i < max && st_net_good(s->net); i++)
-            next = st_net_split(s->net, st_net_call(s->net, unit, next), behind);
-    }
-    for (uint32_t i = 0; i < min && st_net_good(s->net); i++)
-        next = st_net_call(s->net, unit, next);
-    return next;
+    struct unit u = {s->net, unit};
+    return st_net_repeat(s->net, min, max, call_unit, &u, next);
 }
 
 /* ---- rules that every schema stands on ---- */

@@ -143,33 +143,37 @@ void st_sketch_open(struct st_sketch *s)
     st_sketch_begin(s, st_net_rule(s->net, name, strlen(name)));
 }
 
-static uint32_t emit_once(struct st_sketch *s, const struct item *item, uint32_t next)
+struct emitting {
+    struct st_sketch *s;
+    const struct item *item;
+    uint32_t rule; /* of the item, ST_NET_NOWHERE: it is written out */
+};
+
+static uint32_t emit_once(void *user, uint32_t next)
 {
-    switch (item->kind) {
-    case SET: return s->set(s->net, s->ranges + item->from, item->count, next);
-    case TEXT:
-        for (size_t i = item->count; i > 0 && st_net_good(s->net); i--)
-            next = s->set(s->net, s->ranges + item->from + i - 1, 1, next);
-        return next;
-    case CALL: return st_net_call(s->net, item->from, next);
-    case OR: break;
-    }
+    const struct emitting *e = user;
+    const struct item *item = e->item;
+    struct st_sketch *s = e->s;
+    if (e->rule != ST_NET_NOWHERE)
+        return st_net_call(s->net, e->rule, next);
+    if (item->kind == SET)
+        return s->set(s->net, s->ranges + item->from, item->count, next);
+    for (size_t i = item->count; i > 0 && st_net_good(s->net); i--) /* TEXT */
+        next = s->set(s->net, s->ranges + item->from + i - 1, 1, next);
     return next;
 }
 
+/* What is repeated often becomes a rule of its own. */
 static uint32_t emit(struct st_sketch *s, const struct item *item, uint32_t next)
 {
-    uint32_t behind = next;
-    if (item->max == ST_REPEAT_FOREVER) {
-        next = st_net_loop(s->net, next);
-        st_net_loop_body(s->net, next, emit_once(s, item, next));
-    } else {
-        for (uint32_t i = item->min; i < item->max && st_net_good(s->net); i++)
-            next = st_net_split(s->net, emit_once(s, item, next), behind);
+    struct emitting e = {s, item, item->kind == CALL ? item->from : ST_NET_NOWHERE};
+    uint32_t most = item->max == ST_REPEAT_FOREVER ? item->min : item->max;
+    if (item->kind != CALL && most > ST_NET_FAR) {
+        uint32_t own = st_net_rule(s->net, "repetition", 10);
+        st_net_define(s->net, own, emit_once(&e, ST_NET_RETURN));
+        e.rule = own;
     }
-    for (uint32_t i = 0; i < item->min && st_net_good(s->net); i++)
-        next = emit_once(s, item, next);
-    return next;
+    return st_net_repeat(s->net, item->min, item->max, emit_once, &e, next);
 }
 
 void st_sketch_end(struct st_sketch *s)

@@ -6,7 +6,6 @@
 #include "text/grammar.h"
 
 enum { ST_REPEAT_MAX = 100000 };
-#define ST_REPEAT_FOREVER UINT32_MAX
 
 struct st_sketch;
 

@@ -21,6 +21,7 @@
 #include "serve/backend_child.h"
 #include "serve/child.h"
 #include "text/chat.h"
+#include "text/constraint.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
@@ -49,6 +50,7 @@ struct scripted {
     json_t *script;
     struct st_tokenizer *tokenizer;
     struct st_chat *chat;
+    struct st_trie *trie;
     uint32_t context;
     uint32_t parallel;
     struct slot slot[PARALLEL_MAX];
@@ -114,7 +116,7 @@ static enum strata_result scripted_open(struct st_backend *b, struct strata_erro
     if (r == STRATA_OK)
         r = st_chat_create(json_string_value(template_text), json_string_length(template_text), NULL, NULL, &s->chat,
                            err);
-    return r;
+    return r ? r : st_trie_create(s->tokenizer, &s->trie, err);
 }
 
 static enum strata_result scripted_load(struct st_backend *b, st_backend_progress *progress, void *user,
@@ -144,6 +146,7 @@ static void scripted_free(struct st_backend *b)
 {
     struct scripted *s = (struct scripted *)b;
     json_decref(s->script);
+    st_trie_free(s->trie);
     st_tokenizer_free(s->tokenizer);
     st_chat_free(s->chat);
     for (int i = 0; i < PARALLEL_MAX; i++)
@@ -216,6 +219,13 @@ static enum strata_result scripted_prompt(const struct st_backend *b, const char
     return r;
 }
 
+static enum strata_result scripted_constrain(const struct st_backend *b, const struct strata_constraint_options *options,
+                                             struct strata_constraint **out, struct strata_error *err)
+{
+    const struct scripted *s = (const struct scripted *)b;
+    return st_constraint_create(options, json_string_value(json_object_get(s->script, "template")), s->trie, out, err);
+}
+
 static json_t *scripted_status(const struct st_backend *b)
 {
     (void)b;
@@ -273,6 +283,58 @@ static char *answer_text(const json_t *answer, const char *message)
     return out;
 }
 
+static bool allowed(const uint32_t *mask, int32_t id)
+{
+    return mask[id / 32] >> id % 32 & 1;
+}
+
+/* The token that an answer goes on with where the script has nothing that is allowed: what closes something, or the first. */
+static int32_t any_token(const uint32_t *mask)
+{
+    static const char close[] = "\"}]";
+    if (allowed(mask, END_OF_TURN))
+        return END_OF_TURN;
+    for (size_t i = 0; i < sizeof close - 1; i++)
+        if (allowed(mask, close[i]))
+            return close[i];
+    int32_t id = 0;
+    while (!allowed(mask, id))
+        id++;
+    return id;
+}
+
+/* What becomes of a text under a constraint: of the bytes that are left the first one that is allowed comes next. */
+static char *constrained(const struct strata_constraint *c, const char *wish, struct strata_error *err)
+{
+    enum { MOST = 4096 };
+    struct st_matcher *m = NULL;
+    char *out = malloc(MOST + 1);
+    size_t n = 0, at = 0, size = strlen(wish);
+    enum strata_result r = out ? st_constraint_begin(c, VOCABULARY, &m, err) : st_fail(err, STRATA_E_MEMORY, "out of memory");
+    while (!r && n < MOST) {
+        const uint32_t *mask;
+        int32_t token;
+        if ((r = st_matcher_mask(m, &mask, err)))
+            break;
+        size_t next = at;
+        while (next < size && !allowed(mask, (unsigned char)wish[next]))
+            next++;
+        token = next < size ? (unsigned char)wish[next] : any_token(mask);
+        at = next < size ? next + 1 : at;
+        if (token == END_OF_TURN)
+            break;
+        out[n++] = (char)token;
+        r = st_matcher_accept(m, token, err);
+    }
+    st_matcher_free(m);
+    if (r) {
+        free(out);
+        return NULL;
+    }
+    out[n] = 0;
+    return out;
+}
+
 static void add_logprobs(const struct strata_request *request, int32_t token, struct strata_event *e,
                          struct strata_token_logprob top[2])
 {
@@ -319,6 +381,12 @@ static enum strata_result scripted_start(struct st_backend *b, struct st_backend
     free(message);
     if (!r && !slot->text)
         r = st_fail(err, STRATA_E_MEMORY, "out of memory");
+    if (!r && request->constraint) {
+        char *text = constrained(request->constraint, slot->text, err);
+        free(slot->text);
+        slot->text = text;
+        r = text ? STRATA_OK : err->code;
+    }
     if (r) {
         st_stop_free(slot->stop);
         free(slot->text);
@@ -484,6 +552,7 @@ static void scripted_wake(struct st_backend *b)
 
 static const struct st_backend_ops ops = {
     .open = scripted_open,     .load = scripted_load,         .unload = scripted_unload,         .free = scripted_free,
+    .constrain = scripted_constrain,
     .info = scripted_info,     .tokenize = scripted_tokenize, .detokenize = scripted_detokenize, .chat_prompt = scripted_prompt,
     .status = scripted_status, .start = scripted_start,       .step = scripted_step,             .cancel = scripted_cancel,
     .wake = scripted_wake};

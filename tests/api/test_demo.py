@@ -120,6 +120,33 @@ def several_clients_wait_their_turn():
     assert len(texts) == 6 and len(set(texts)) == 1, texts
 
 
+@test
+def a_schema_holds_whatever_the_model_would_rather_say():
+    import json
+    import jsonschema
+    o, _ = clients()
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 40}, "kind": {"enum": ["program", "library"]},
+                                               "stars": {"type": "integer", "minimum": 1, "maximum": 5}}, "required": ["name", "kind", "stars"],
+              "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "package", "schema": schema}}
+    for seed in range(6):
+        answer = o.chat.completions.create(model="demo", messages=GIMP, temperature=1.2, seed=seed, max_tokens=300, response_format=form).choices[0]
+        assert answer.finish_reason == "stop", answer
+        jsonschema.validate(json.loads(answer.message.content), schema)
+    tools = [{"type": "function", "function": TOOL}]
+    call = o.chat.completions.create(model="demo", messages=GIMP, temperature=0, max_tokens=400, tools=tools, tool_choice="required").choices[0]
+    assert call.finish_reason in ("tool_calls", "length"), call
+    if call.finish_reason == "tool_calls":
+        jsonschema.validate(json.loads(call.message.tool_calls[0].function.arguments), TOOL["parameters"])
+    try:
+        o.chat.completions.create(model="demo", messages=GIMP, response_format={"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"type": "object", "properties": {"a": {"multipleOf": 3}}}}})
+    except openai.BadRequestError as why:
+        assert 'properties.a: keyword "multipleOf"' in str(why), why
+    else:
+        raise AssertionError("a keyword was ignored")
+
+
 if __name__ == "__main__":
     began = time.monotonic()
     with Server(exe=sys.argv[1], args=["serve", "-m", sys.argv[2], "-c", "2048"]) as SERVER:

@@ -97,7 +97,17 @@ def wrong_values_are_named_and_never_a_500():
         (CHAT, user("x", logit_bias={"1": 101}), "logit_bias.1"), (CHAT, user("x", tools=[{"type": "function"}]), "tools[0]"),
         (CHAT, user("x", tools=[{"type": "function", "function": {"name": 1}}]), "tools[0].function.name"),
         (CHAT, user("x", tool_choice="required"), "tool_choice"), (CHAT, user("x", reasoning_effort="huge"), "reasoning_effort"),
-        (CHAT, user("x", response_format={"type": "json_object"}), "response_format.type"),
+        (CHAT, user("x", tool_choice="perhaps"), "tool_choice"), (CHAT, user("x", tool_choice={"type": "function"}), "tool_choice"),
+        (CHAT, user("x", tools=[{"type": "function", "function": TOOL}], tool_choice={"type": "function", "function": {"name": "other"}}), "tool_choice"),
+        (CHAT, user("x", response_format={"type": "xml"}), "response_format.type"),
+        (CHAT, user("x", response_format={"type": "json_schema"}), "response_format.json_schema.schema"),
+        (CHAT, user("x", response_format={"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"uniqueItems": True}}}}}),
+         "response_format.json_schema.schema"),
+        (CHAT, user("x", json_schema={"multipleOf": 2}), "json_schema"), (COMPLETION, {"prompt": "x", "json_schema": {"not": {}}}, "json_schema"),
+        (CHAT, user("x", grammar="root ::= root"), "grammar"), (CHAT, user("x", grammar=1), "grammar"),
+        (CHAT, user("x", grammar="root ::= [a]", json_schema={}), "grammar"), (CHAT, user("x", json_schema={}, ignore_eos=True), "ignore_eos"),
+        (CHAT, user("x", tool_choice="required", tools=[{"type": "function", "function": {"name": "f", "parameters": {
+            "type": "object", "properties": {"a": {"type": "array", "contains": {}}}}}}]), "tools"),
         (CHAT, user("x", chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
         (CHAT, user("x", stream_options=1), "stream_options"), (CHAT, user("x", seed=1.5), "seed"),
         (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
@@ -116,7 +126,8 @@ def wrong_values_are_named_and_never_a_500():
             assert response.status == 400 and error["type"] == "invalid_request_error", (path, body, response.body)
             assert error["param"] == param and error["message"], (path, body, error)
         for body, words in [({"messages": [{"role": "user", "content": "x"}]}, "max_tokens: Field required"),
-                            ({"max_tokens": 5}, "messages: Field required"), (claude("x", tool_choice={"type": "any"}), "tool_choice.type"),
+                            ({"max_tokens": 5}, "messages: Field required"), (claude("x", tool_choice={"type": "any"}), "tool_choice"),
+                            (claude("x", tool_choice={"type": "some"}), "tool_choice.type"), (claude("x", tool_choice={"type": "tool"}), "tool_choice.name"),
                             (claude("x", thinking={"type": "often"}), "thinking.type"), (claude("x", tools=[{"type": "bash_1", "name": "b"}]), "tools.0"),
                             ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0"),
                             ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id")]:
@@ -180,6 +191,55 @@ def a_template_that_wants_system_first_gets_it_first():
     with Server({"template": "{{ raise_exception('nothing pleases me') }}"}) as s:
         response = s.post(CHAT, user("a"))
         assert response.status == 400 and b"nothing pleases me" in response.body, response.body
+
+
+BONN = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 5}}, "required": ["city", "days"],
+        "additionalProperties": False}
+
+
+@test
+def an_answer_is_what_the_request_demands():
+    script = {"answers": [{"match": "json", "text": 'Sure: {"city": "Bonn", "days": 3, "sky": "blue"} I hope this helps.'},
+                          {"match": "call", "text": 'Well, <tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'},
+                          {"match": "free", "text": "maybe"}]}
+    tools = [{"type": "function", "function": TOOL}, {"type": "function", "function": {"name": "other"}}]
+    with Server(script) as s:
+        asked = user("json", response_format={"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": BONN}})
+        whole = s.json(CHAT, asked)["choices"][0]
+        assert json.loads(whole["message"]["content"]) == {"city": "Bonn", "days": 3} and whole["finish_reason"] == "stop", whole
+        assert chat_text(s.post(CHAT, dict(asked, stream=True)).body) == whole["message"]["content"]
+        loose = s.json(CHAT, user("json", response_format={"type": "json_object"}))["choices"][0]["message"]["content"]
+        assert json.loads(loose) == {"city": "Bonn", "days": 3, "sky": "blue"}, loose
+        assert json.loads(s.json(COMPLETION, {"prompt": "json", "json_schema": BONN})["choices"][0]["text"])["days"] == 3
+        assert s.json(CHAT, user("free", grammar='root ::= "yes" | "no"'))["choices"][0]["message"]["content"] == "yes"
+        begun = {"messages": [{"role": "user", "content": "json"}, {"role": "assistant", "content": '{"city": "Ulm",'}], "continue_final_message": True}
+        rest = s.json(CHAT, dict(begun, json_schema=BONN))["choices"][0]["message"]["content"]
+        assert json.loads('{"city": "Ulm",' + rest) == {"city": "Ulm", "days": 3}, rest
+        misfit = s.post(CHAT, dict(begun, json_schema={"type": "array"}))
+        assert misfit.status == 400 and b"beginning of the answer" in misfit.body, misfit.body
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            called = s.json(CHAT, user("call", tools=tools, tool_choice=choice))["choices"][0]
+            call = called["message"]["tool_calls"][0]["function"]
+            assert called["message"]["content"] is None and call["name"] == "get_weather", called
+            assert json.loads(call["arguments"]) == {"city": "Rome", "days": 2}, called
+        other = s.json(CHAT, user("call", tools=tools, tool_choice={"type": "function", "function": {"name": "other"}}))["choices"][0]
+        assert other["message"]["tool_calls"][0]["function"]["name"] == "other", other
+        either = user("json", tools=tools, response_format={"type": "json_object"})
+        assert json.loads(s.json(CHAT, either)["choices"][0]["message"]["content"])["city"] == "Bonn"
+        named = [{"name": "get_weather", "input_schema": TOOL["parameters"]}]
+        for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}):
+            used = s.json(MESSAGES, claude("call", tools=named, tool_choice=choice))
+            assert used["stop_reason"] == "tool_use" and [b["type"] for b in used["content"]] == ["tool_use"], used
+            assert used["content"][0]["input"] == {"city": "Rome", "days": 2}, used
+
+
+@test
+def what_is_demanded_begins_behind_the_thoughts():
+    script = {"template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n<think>\n",
+              "answers": [{"match": "free", "text": "One may say so.</think>\n\nmaybe"}]}
+    with Server(script) as s:
+        message = s.json(CHAT, user("free", grammar='root ::= "yes" | "no"'))["choices"][0]["message"]
+        assert message["reasoning_content"] == "One may say so." and message["content"] == "yes", message
 
 
 @test

@@ -496,6 +496,29 @@ def drafts_change_no_text_and_are_counted():
 
 
 @test
+def an_answer_follows_a_grammar_or_a_schema_with_drafts_and_without():
+    call = ["run", "-m", DEMO, "--device", "cpu", "-p", "What is vlc?", "-n", "200"]
+    schema = '{"type":"object","properties":{"name":{"type":"string","maxLength":60},"free":{"type":"boolean"}},"required":["name","free"]}'
+    for limits in (["--json-schema", schema], ["--json-schema", file("schema.json", schema.encode())],
+                   ["--grammar", file("words.gbnf", b'root ::= word (" " word){5,20} "."\nword ::= [a-z]+\n')]):
+        for sampling in (["--temp", "0"], ["--temp", "0.8", "--seed", "7"]):
+            code, want, err = strata(*call, *limits, *sampling)
+            assert code == 0, err
+            if limits[0] == "--json-schema":
+                got = json.loads(want)
+                assert list(got) == ["name", "free"] and isinstance(got["name"], str) and isinstance(got["free"], bool), want
+            else:
+                assert re.fullmatch(rb"[a-z]+( [a-z]+){5,20}\.\n", want), want
+            code, out, err = strata(*call, *limits, *sampling, "--mtp", "auto", "--spec", "3")
+            assert code == 0 and out == want, (out, want, err)
+    refused(1, [*call, "--json-schema", '{"properties":{"a":{"not":{}}}}'], 'properties.a: keyword "not"')
+    refused(1, [*call, "--grammar", file("bad.gbnf", b"root ::= root")], "rule root begins with itself")
+    refused(1, [*call, "--grammar", file("ok.gbnf", b'root ::= "a"'), "--json-schema", "{}"], "not both")
+    refused(1, [*call, "--json-schema", "{}", "--ignore-eos"], "--ignore-eos")
+    refused(1, [*call, "--grammar", "nothing.gbnf"], "nothing.gbnf")
+
+
+@test
 def bench_answers_without_and_with_drafts():
     call = ["bench", "-m", DEMO, "--device", "cpu", "--mtp", "auto", "--spec", "2", "-p", "0", "-n", "24", "-r", "1"]
     code, out, err = strata(*call)

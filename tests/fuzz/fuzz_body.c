@@ -26,6 +26,8 @@ static void check_call(struct st_call *call)
     json_t *message;
     json_array_foreach(call->messages, i, message) if (!json_is_string(json_object_get(message, "role")) ||
                                                        !json_is_string(json_object_get(message, "content"))) abort();
+    if (call->demands_tools && !json_array_size(json_object_get(call->options, "tools")))
+        abort();
     if (call->max_tokens < 0 || call->sampling.logprobs > 20 || call->sampling.top_p <= 0)
         abort();
     st_call_move_system(call);

@@ -28,6 +28,13 @@ static void go_through(const struct st_wire_message *m)
         touch(m->request.sampling.bias, m->request.sampling.bias_count * sizeof *m->request.sampling.bias);
         for (size_t i = 0; i < m->request.stop_count; i++)
             touch_text(m->request.stop[i]);
+        if (m->constrained) {
+            const struct strata_constraint_options *o = &m->constraint;
+            const char *const texts[] = {o->grammar, o->json_schema, o->tools, o->tool, o->prompt, o->begun};
+            for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+                if (texts[i])
+                    touch_text(texts[i]);
+        }
         break;
     case ST_WIRE_SLOT: touch_text(m->slot.file); break;
     case ST_WIRE_LOADING: touch_text(m->loading.what); break;

@@ -48,7 +48,7 @@ static void check(const struct strata_constraint_options *o, const char *templat
             fail_msg("\"%s\" is %c instead of %c", *cases + 1, got, **cases);
         st_matcher_free(m);
     }
-    st_constraint_free(c);
+    strata_constraint_free(c);
 }
 
 #define CHECK(template_text, options, ...) \
@@ -102,7 +102,7 @@ static void check_refused(struct strata_constraint_options o, const char *templa
     struct strata_error err;
     struct strata_constraint *c;
     enum strata_result r = st_constraint_create(&o, template_text, trie, &c, &err);
-    st_constraint_free(c);
+    strata_constraint_free(c);
     if (r != code || !strstr(err.text, says))
         fail_msg("%s: %s, but should say %s", strata_result_name(r), r ? err.text : "", says);
 }
@@ -230,7 +230,7 @@ static void calls_by_chance_are_read_as_calls_with_valid_arguments(void **state)
                 fail_msg("%d calls, %d complete, %d texts: %.*s", seen.calls, seen.complete, seen.content, (int)size, text);
             finished++;
         }
-        st_constraint_free(c);
+        strata_constraint_free(c);
     }
     json_decref(list);
     assert_true(finished > 12);

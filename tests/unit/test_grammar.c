@@ -170,7 +170,7 @@ static void size_and_ambiguity_are_bounded(void **state)
     struct strata_error err;
     struct st_grammar *g;
     struct st_matcher *m;
-    check_refused("root ::= \"abcdefgh\"{100000}", STRATA_E_LIMIT, "more than");
+    check_refused("root ::= \"a\"{100000} \"b\"{100000} \"c\"{100000}", STRATA_E_LIMIT, "more than");
     check_refused("root ::= \"a\"{999999}", STRATA_E_FORMAT, "too large");
     /* Every way of putting brackets around the text is a stack of its own. */
     assert_ok(compile("root ::= s\ns ::= \"a\" | \"a\" s s s s s | \"a\" s s s s | \"a\" s s s", &g, &err), &err);
@@ -241,6 +241,32 @@ static void a_mask_has_exactly_the_tokens_that_fit(void **state)
         st_grammar_free(g);
     }
     assert_in_range(compared, 12, 40);
+}
+
+static void places_of_long_repetitions_share_masks_only_where_they_are_alike(void **state)
+{
+    (void)state;
+    static const int lengths[] = {0, 42, 43, 300, 640, 690, 699, 700};
+    struct strata_error err;
+    struct st_grammar *g;
+    struct st_matcher *m;
+    const uint32_t *mask, *first = NULL;
+    char path[701];
+    assert_ok(compile("root ::= [a-z]{300,700} \".\"", &g, &err), &err);
+    assert_ok(st_matcher_create(g, trie, st_tokenizer_count(demo), &m, &err), &err);
+    memset(path, 'x', sizeof path);
+    for (int at = 0, i = 0; i < (int)(sizeof lengths / sizeof *lengths); i++) {
+        assert_ok(st_matcher_text(m, path, (size_t)(lengths[i] - at), &err), &err);
+        at = lengths[i];
+        assert_ok(st_matcher_mask(m, &mask, &err), &err);
+        first = i ? first : mask;
+        assert_int_equal(mask == first, at <= 298 - ST_NET_FAR);
+        path[at] = 0;
+        check_mask(g, path, mask, st_matcher_can_end(m));
+        path[at] = 'x';
+    }
+    st_matcher_free(m);
+    st_grammar_free(g);
 }
 
 static void an_answer_ends_where_the_grammar_can_end(void **state)
@@ -351,6 +377,7 @@ int main(void)
         cmocka_unit_test(wrong_grammars_are_refused_with_rule_or_line),
         cmocka_unit_test(size_and_ambiguity_are_bounded),
         cmocka_unit_test(a_mask_has_exactly_the_tokens_that_fit),
+        cmocka_unit_test(places_of_long_repetitions_share_masks_only_where_they_are_alike),
         cmocka_unit_test(an_answer_ends_where_the_grammar_can_end),
         cmocka_unit_test(tokens_can_be_taken_back),
         cmocka_unit_test(masks_stay_right_when_memory_was_full_and_is_forgotten),

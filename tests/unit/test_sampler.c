@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/sampler.h"
+#include "text/constraint.h"
 #include "kernel/exact_math.h"
 
 static struct st_sampler *make(const struct strata_sampling *o, size_t vocabulary)
@@ -484,6 +485,57 @@ static void options_out_of_range_are_refused(void **state)
     st_sampler_free(s);
 }
 
+/* ---- constraints ---- */
+
+static enum strata_result constraint(const char *grammar, const struct st_trie *trie, struct strata_constraint **out,
+                                     struct strata_error *err)
+{
+    struct strata_constraint_options o = {.grammar = grammar};
+    return st_constraint_create(&o, NULL, trie, out, err);
+}
+
+static void picks_follow_a_constraint_and_its_tokens_can_be_taken_back(void **state)
+{
+    (void)state;
+    /* Four tokens: a, b, c, end. c is the best by far and never allowed. */
+    const struct st_bytes tokens[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"<end>", 5}};
+    const int32_t types[] = {ST_TOKEN_NORMAL, ST_TOKEN_NORMAL, ST_TOKEN_NORMAL, ST_TOKEN_CONTROL};
+    struct st_vocab vocab = {tokens, types, 4, NULL, 0, "gpt2", -1, 3, -1, -1, false};
+    const float logits[6] = {1.0f, 2.0f, 9.0f, 3.0f, 9.0f, 9.0f}; /* the model has two ids more than the tokenizer */
+    struct strata_error err;
+    struct st_tokenizer *t;
+    struct st_trie *trie;
+    struct strata_constraint *c;
+    assert_ok(st_tokenizer_create(&vocab, &t, &err), &err);
+    assert_ok(st_trie_create(t, &trie, &err), &err);
+    assert_ok(constraint("root ::= \"ab\" [ab]", trie, &c, &err), &err);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        struct strata_sampling o;
+        struct st_sampler *s;
+        struct st_pick pick;
+        const int32_t want[] = {0, 1, -1, 3};
+        strata_sampling_default(&o);
+        o.temperature = sampled ? 1.0f : 0.0f;
+        o.logprobs = 3;
+        assert_ok(st_sampler_create(&o, 6, &s, &err), &err);
+        assert_ok(st_sampler_accept(s, (const int32_t[]){2, 2}, 2, &err), &err); /* a prompt */
+        assert_ok(st_sampler_constrain(s, c, &err), &err);
+        for (uint64_t i = 0; i < 4; i++) {
+            assert_ok(st_sampler_pick(s, logits, i, &pick, &err), &err);
+            assert_true(want[i] < 0 ? pick.token == 0 || pick.token == 1 : pick.token == want[i]);
+            assert_int_equal(pick.top_count, want[i] < 0 ? 2 : 1); /* what is not allowed has no probability */
+            /* A guess that is wrong changes nothing once it is taken back. */
+            assert_ok(st_sampler_accept(s, (const int32_t[]){2, 0}, 2, &err), &err);
+            st_sampler_take_back(s, 2);
+            assert_ok(st_sampler_accept(s, &pick.token, 1, &err), &err);
+        }
+        st_sampler_free(s);
+    }
+    strata_constraint_free(c);
+    st_trie_free(trie);
+    st_tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -503,6 +555,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_are_those_of_the_whole_softmax),
         cmocka_unit_test(broken_logits_are_an_error_that_names_the_token),
         cmocka_unit_test(options_out_of_range_are_refused),
+        cmocka_unit_test(picks_follow_a_constraint_and_its_tokens_can_be_taken_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include "serve/wire.h"
+#include "text/constraint.h"
 
 static const int32_t ids[] = {5, 6, 7};
 static const struct strata_logit_bias bias[] = {{3, 0.5f}, {4, -1.0f}};
 static const char *const stop[] = {"", "the end"};
+static const struct strata_constraint constraint = {
+    .source = {.json_schema = "{\"type\":\"object\"}", .tools = "[]", .one_call = true, .prompt = "<think>"}};
 static const struct strata_token_logprob top[] = {{9, -0.5f}, {10, -2.0f}};
 
 /* One of each kind. */
@@ -20,6 +23,7 @@ static struct st_wire_message example(enum st_wire_kind kind)
     switch (kind) {
     case ST_WIRE_START:
         m.request = (struct strata_request){.ids = ids, .count = 3, .max_tokens = 12, .stop = stop, .stop_count = 2, .show_special = true};
+        m.request.constraint = &constraint;
         m.request.sampling.temperature = 0.75f;
         m.request.sampling.seed = 1ull << 63;
         m.request.sampling.bias = bias;
@@ -78,6 +82,15 @@ static void check_request(const struct strata_request *q)
     assert_true(q->show_special && !q->ignore_eos);
 }
 
+static void check_constraint(const struct st_wire_message *m)
+{
+    const struct strata_constraint_options *o = &m->constraint;
+    assert_true(m->constrained && o->one_call && !o->grammar && !o->tool && !o->begun && !m->request.constraint);
+    assert_string_equal(o->json_schema, constraint.source.json_schema);
+    assert_string_equal(o->tools, "[]");
+    assert_string_equal(o->prompt, "<think>");
+}
+
 static void check_event(const struct strata_event *e)
 {
     assert_int_equal(e->kind, STRATA_EVENT_TEXT);
@@ -94,7 +107,10 @@ static void check(const struct st_wire_message *m)
 {
     assert_int_equal(m->number, 70 + m->kind);
     switch (m->kind) {
-    case ST_WIRE_START: check_request(&m->request); break;
+    case ST_WIRE_START:
+        check_request(&m->request);
+        check_constraint(m);
+        break;
     case ST_WIRE_SLOT:
         assert_int_equal(m->slot.number, 2);
         assert_int_equal(m->slot.action, ST_SLOT_RESTORE);
