@@ -131,9 +131,9 @@ def answers(schemas, count):
 @test
 def every_finished_answer_validates():
     r = random.Random(20261201)
-    schemas = [whole(r) for _ in range(250)]
+    schemas = [whole(r) for _ in range(100)]
     finished = refused = 0
-    for schema, result in zip(schemas, answers(schemas, 4), strict=True):
+    for schema, result in zip(schemas, answers(schemas, 3), strict=True):
         jsonschema.Draft202012Validator.check_schema(schema)
         if "error" in result:
             refused += 1
@@ -145,7 +145,7 @@ def every_finished_answer_validates():
             except (jsonschema.ValidationError, json.JSONDecodeError) as why:
                 raise AssertionError(f"{json.dumps(schema)}\ntakes {text!r}: {why}") from why
             finished += 1
-    assert finished > 400 and refused < 60, (finished, refused)
+    assert finished > 120 and refused < 30, (finished, refused)
 
 
 @test
