@@ -86,14 +86,23 @@ static enum strata_result flush(struct st_answer *a, struct strata_error *err)
     return r;
 }
 
+/* The pick of a row of the last pass: a device's, or from the logits. */
+static enum strata_result pick_row(struct st_answer *a, size_t row, uint64_t position, struct st_pick *pick, struct strata_error *err)
+{
+    const struct strata_engine *e = a->session->engine;
+    if (!e->picks)
+        return st_sampler_pick(a->sampler, e->logits + row * e->dims.vocabulary, position, pick, err);
+    *pick = (struct st_pick){.token = e->picks[row].token};
+    return st_sampler_check(&e->picks[row], err);
+}
+
 /* Picks the token of a position from the logits of the one before, row row of the last pass, and shows it. */
 static enum strata_result pick_token(struct st_answer *a, size_t row, uint64_t position, struct strata_error *err)
 {
-    const struct strata_engine *e = a->session->engine;
-    const struct strata_model *m = e->model;
+    const struct strata_model *m = a->session->engine->model;
     struct st_pick pick;
     struct st_bytes text = {.data = "", .size = 0};
-    enum strata_result r = st_sampler_pick(a->sampler, e->logits + row * e->dims.vocabulary, position, &pick, err);
+    enum strata_result r = pick_row(a, row, position, &pick, err);
     if (!r)
         r = st_sampler_accept(a->sampler, &pick.token, 1, err);
     if (r)
@@ -267,6 +276,16 @@ enum strata_result st_answer_guess(struct st_answer *a, size_t most, size_t othe
     return st_spec_guess(s, a->token, most, others, w, err);
 }
 
+static uint64_t first_position(const struct st_answer *a)
+{
+    return a->shifted + a->session->count + 1;
+}
+
+const struct st_sample *st_answer_sample(struct st_answer *a, const struct st_window *w)
+{
+    return st_sampler_window(a->sampler, first_position(a), w->ids, w->n);
+}
+
 /* Rows are kept as long as each one picks what the next one holds, so the sampler sees the tokens that it would see without
  * guesses. */
 enum strata_result st_answer_take(struct st_answer *a, const struct st_window *w, size_t first, size_t *kept,
@@ -275,7 +294,7 @@ enum strata_result st_answer_take(struct st_answer *a, const struct st_window *w
     enum strata_result r;
     *kept = 0;
     do {
-        r = pick_token(a, first + *kept, a->shifted + a->session->count + *kept + 1, err);
+        r = pick_token(a, first + *kept, first_position(a) + *kept, err);
         (*kept)++;
     } while (!r && !a->ended && *kept < w->n && a->token == w->ids[*kept]);
     a->stats->passes++;

@@ -53,6 +53,8 @@ enum strata_result st_answer_room(struct st_answer *a, struct strata_error *err)
 /* Rows for the next window, at least one and up to most: see st_spec_guess. */
 enum strata_result st_answer_guess(struct st_answer *a, size_t most, size_t others, struct st_window *w,
                                    struct strata_error *err);
+/* How its rows are sampled, for struct st_window_part (or NULL): valid until the answer takes what they say. */
+const struct st_sample *st_answer_sample(struct st_answer *a, const struct st_window *w);
 /* Behind the window: picks and shows what its rows, whose first one is row first of the window, say. *kept: how many rows are to be
  * committed, after a failure too: what was shown is what the session then holds. */
 enum strata_result st_answer_take(struct st_answer *a, const struct st_window *w, size_t first, size_t *kept,

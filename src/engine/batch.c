@@ -177,8 +177,11 @@ static enum strata_result compute(struct strata_batch *b, struct turn turn[ST_HE
     struct st_window_part part[ST_HELD_ROWS];
     for (size_t i = 0; i < n; i++) {
         struct strata_session *s = turn[i].entry->answer.session;
-        part[i] = (struct st_window_part){
-            .session = s, .ids = turn[i].window.ids, .n = turn[i].window.n, .wide = st_spec_wide(s)};
+        part[i] = (struct st_window_part){.session = s,
+                                          .ids = turn[i].window.ids,
+                                          .n = turn[i].window.n,
+                                          .wide = st_spec_wide(s),
+                                          .sample = st_answer_sample(&turn[i].entry->answer, &turn[i].window)};
     }
     double start = st_answer_now();
     enum strata_result r = st_engine_window(b->engine, part, n, err);

@@ -537,6 +537,19 @@ static enum strata_result check_window(struct strata_engine *e, const struct st_
     return r;
 }
 
+/* How the rows of all parts are sampled; NULL: one of them wants logits. */
+static const struct st_sample *gather(const struct st_window_part *parts, size_t count, struct st_sample all[ST_HELD_ROWS])
+{
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!parts[i].sample)
+            return NULL;
+        memcpy(all + at, parts[i].sample, parts[i].n * sizeof *all);
+        at += parts[i].n;
+    }
+    return all;
+}
+
 enum strata_result st_engine_window(struct strata_engine *e, const struct st_window_part *parts, size_t count,
                                     struct strata_error *err)
 {
@@ -550,7 +563,8 @@ enum strata_result st_engine_window(struct strata_engine *e, const struct st_win
         wide = wide || parts[i].wide;
     }
     struct st_input in = {.count = rows};
-    struct st_output out = {.all_logits = true, .wide = wide ? e->draft.wide : NULL};
+    struct st_sample sample[ST_HELD_ROWS];
+    struct st_output out = {.all_logits = true, .wide = wide ? e->draft.wide : NULL, .sample = gather(parts, count, sample)};
     /* A single row of a session is always kept, so its state moves on at once. */
     struct st_flow flow = {.in = &in, .out = &out, .chunk = rows, .hold = rows > count, .parts = parts, .n_parts = count};
     e->logits_of = NULL;
@@ -607,7 +621,7 @@ enum strata_result st_engine_commit(struct strata_engine *e, const struct st_win
         parts[i].session->held = 0;
         hold(parts[i].session, &plain, parts[i].keep);
     }
-    if (count == 1) {
+    if (count == 1 && !e->picks) {
         e->logits += (parts->keep - 1) * e->dims.vocabulary;
         e->logits_of = parts->session;
     }
@@ -622,6 +636,13 @@ static const float *draft_input(const struct strata_engine *e, const float *wide
     if (!e->draft.wide || n > ST_DRAFT_WAITING || e->stages[e->n_stages - 1]->host)
         return wide;
     return memcpy(e->draft.wide + e->placement.rows * width, wide, n * width * sizeof *wide);
+}
+
+/* Most probable token and its probability, of ids that the draft layer can go on from. */
+static const struct st_sample *measure(const struct strata_engine *e)
+{
+    static const struct st_sample all = {.temperature = 1.0f, .repetition = 1.0f, .share = ST_SAMPLE_SHARE, .measure = 1};
+    return e->dims.vocabulary <= e->dims.embeddings ? &all : NULL;
 }
 
 /* One pass of the draft layer over rows [from, from + n). */
@@ -646,11 +667,14 @@ static enum strata_result draft_pass(struct strata_session *s, const struct st_d
     struct st_pass pass = {.part = ST_PART_DRAFT,
                            .rows = rows,
                            .wide_in = draft_input(e, d->wide + from * width, n),
+                           .sample = d->pick && rows->n_out ? measure(e) : NULL,
                            .wide_out = !d->wide_out ? NULL : all ? d->wide_out + from * width : last ? e->draft.wide : NULL};
     enum strata_result r = st_stage_run(stage, &pass, err);
     if (r)
         return r;
-    if (d->logits && (all || last))
+    if (d->pick && last)
+        *d->pick = stage->picks ? *stage->picks : (struct st_sample_pick){0};
+    if (d->logits && (all || last) && !(d->pick && stage->picks))
         memcpy(d->logits + (all ? from * vocabulary : 0), stage->logits, (size_t)rows->n_out * vocabulary * sizeof(float));
     if (d->wide_out && !all && last)
         memcpy(d->wide_out, e->draft.wide + (n - 1) * width, width * sizeof(float));

@@ -76,6 +76,7 @@ struct strata_engine {
     int n_stages;
     struct st_hand_off hand_off[ST_STAGES_MAX][ST_STAGE_PASSES]; /* behind each stage but the last */
     const float *logits;                                        /* of the last pass */
+    const struct st_sample_pick *picks; /* NULL, or what a device picked from them, which then stay there */
     struct st_ngram_table ngram;
     struct st_ngram_io *ngram_io; /* NULL: the model has no n-gram table */
     uint64_t *ngram_rows;         /* [rows][heads] row numbers of a pass */
@@ -124,6 +125,7 @@ struct st_input {
 struct st_output {
     float *logits; /* [vocabulary] of the last token, or [count][vocabulary] with all_logits */
     bool all_logits;
+    const struct st_sample *sample; /* how the rows that give logits are sampled, where a device can (then logits is NULL) */
     float *residuals; /* [layers][count][wide]: after each layer */
     float *wide;      /* [count][wide]: after the last layer */
     /* After each chunk of at most the engine's prefill, in order: done tokens are computed. False ends the evaluation after the
@@ -146,11 +148,13 @@ struct st_window_part {
     const int32_t *ids; /* [n] */
     size_t n;
     float *wide; /* NULL, or [n][wide]: gets what the last layer left of each row */
+    const struct st_sample *sample; /* [n]: how the rows are sampled; NULL: their logits are wanted */
     size_t keep; /* rows that st_engine_commit keeps, 1 to n */
 };
 
 /* Computes a window: n tokens of each part's session behind those that it holds, without holding them; every session once, at most
- * ST_HELD_ROWS rows together. e->logits then has the logits of all rows, [rows][vocabulary], in their order. Nothing but
+ * ST_HELD_ROWS rows together. e->logits then has the logits of all rows, [rows][vocabulary], in their order; or, where all parts say
+ * how they are sampled and the last stage's device can do it, e->picks has what was picked of each. Nothing but
  * st_engine_commit of the same parts may follow: each session then holds the first keep of its rows, with the bits that it would
  * have if they had come one by one and alone. A failure of either makes these sessions forget what they hold. */
 enum strata_result st_engine_window(struct strata_engine *e, const struct st_window_part *parts, size_t count,
@@ -171,6 +175,9 @@ struct st_draft_rows {
     const float *wide;
     bool last_only;          /* logits and wide_out of the last row alone */
     float *logits, *wide_out; /* may be NULL */
+    /* NULL; or, with last_only, what a device found of the last row in place of logits: its most probable token, and the weight of all
+     * (struct st_sample.measure). total 0 and status OK: none did, logits has them. */
+    struct st_sample_pick *pick;
 };
 enum strata_result st_session_draft_rows(struct strata_session *s, const struct st_draft_rows *d, struct strata_error *err);
 

@@ -149,6 +149,7 @@ static enum strata_result leave(struct run *p, size_t chunk, struct strata_error
     p->done = first + n;
     if (wants_logits(p, chunk)) {
         e->logits = e->stages[e->n_stages - 1]->logits;
+        e->picks = e->stages[e->n_stages - 1]->picks;
         if (out->logits)
             memcpy(out->logits + (out->all_logits ? first : 0) * vocabulary, e->logits,
                    (out->all_logits ? n : 1) * vocabulary * sizeof(float));
@@ -213,6 +214,7 @@ static enum strata_result give(struct run *p, int stage, size_t chunk, struct st
                            .wide_in = stage ? e->hand_off[stage - 1][chunk % ST_STAGE_PASSES].wide : NULL,
                            .wide_out = last ? wide_of(p, first) : e->hand_off[stage][chunk % ST_STAGE_PASSES].wide,
                            .ngram = e->ngram_io,
+                           .sample = last ? out->sample : NULL,
                            .residuals = out->residuals,
                            .residual_stride = p->flow->in->count * wide,
                            .first_row = first};

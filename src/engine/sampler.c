@@ -22,6 +22,12 @@ struct st_sampler {
 
     struct st_sample_work work;
     struct st_matcher *matcher; /* of the constraint, or NULL */
+
+    /* Rows of a window, their lists and their masks one after the other. */
+    struct st_sample *rows;
+    struct st_sample_seen *lists;
+    uint32_t *masks;
+    size_t rows_room, lists_room;
 };
 
 void strata_sampling_default(struct strata_sampling *out)
@@ -136,6 +142,9 @@ void st_sampler_free(struct st_sampler *s)
     free(s->work.logit);
     free(s->work.weight);
     free(s->work.id);
+    free(s->rows);
+    free(s->lists);
+    free(s->masks);
     free(s);
 }
 
@@ -262,7 +271,9 @@ static bool has_penalties(const struct strata_sampling *o)
     return o->repetition_penalty != 1.0f || o->frequency_penalty != 0.0f || o->presence_penalty != 0.0f;
 }
 
-enum strata_result st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out, struct strata_error *err)
+/* The row from which the token at a position is picked, after the tokens seen so far. Lists and the mask are valid until tokens are
+ * added or taken back. Fails where the constraint allows no token or is too ambiguous. */
+static enum strata_result describe(const struct st_sampler *s, uint64_t position, struct st_sample *out, struct strata_error *err)
 {
     const struct strata_sampling *o = &s->o;
     *out = (struct st_sample){.random = st_sampler_random(o->seed, position),
@@ -282,9 +293,57 @@ enum strata_result st_sampler_row(const struct st_sampler *s, uint64_t position,
     return s->matcher ? st_matcher_mask(s->matcher, &out->mask, err) : STRATA_OK;
 }
 
-bool st_sampler_wants_logits(const struct st_sampler *s)
+static size_t mask_words(const struct st_sampler *s)
 {
-    return s->o.logprobs > 0;
+    return s->matcher ? (s->vocabulary + 31) / 32 : 0;
+}
+
+/* Room for the rows of a window, for their lists if there are penalties, and for their masks if there is a constraint. */
+static bool make_room(struct st_sampler *s, size_t n)
+{
+    size_t pairs = has_penalties(&s->o) ? n * (s->times_count + n) : 0;
+    if (n > s->rows_room) {
+        free(s->rows);
+        free(s->masks);
+        s->rows = calloc(n, sizeof *s->rows);
+        s->masks = calloc(n * mask_words(s) + 1, sizeof *s->masks);
+        s->rows_room = s->rows && s->masks ? n : 0;
+    }
+    if (pairs > s->lists_room) {
+        free(s->lists);
+        s->lists = calloc(2 * pairs, sizeof *s->lists);
+        s->lists_room = s->lists ? 2 * pairs : 0;
+    }
+    return n <= s->rows_room && pairs <= s->lists_room;
+}
+
+/* Row i of a window; its own copies of what changes with the tokens. *at: pairs of the lists that rows before it took. */
+static enum strata_result window_row(struct st_sampler *s, uint64_t position, size_t i, size_t *at)
+{
+    struct st_sample *row = &s->rows[i];
+    enum strata_result r = describe(s, position, row, NULL);
+    if (r)
+        return r;
+    if (row->seen) {
+        row->seen = memcpy(s->lists + *at, s->times, s->times_count * sizeof *s->times);
+        *at += s->times_count;
+    }
+    if (row->mask)
+        row->mask = memcpy(s->masks + i * mask_words(s), row->mask, mask_words(s) * sizeof *s->masks);
+    return r;
+}
+
+const struct st_sample *st_sampler_window(struct st_sampler *s, uint64_t first, const int32_t *ids, size_t n)
+{
+    size_t at = 0, added = 0;
+    bool good = !s->o.logprobs && make_room(s, n) && !window_row(s, first, 0, &at);
+    for (size_t i = 1; i < n && good; i++) {
+        good = !st_sampler_accept(s, ids + i, 1, NULL);
+        added += good;
+        good = good && !window_row(s, first + i, i, &at);
+    }
+    st_sampler_take_back(s, added);
+    return good ? s->rows : NULL;
 }
 
 enum strata_result st_sampler_check(const struct st_sample_pick *pick, struct strata_error *err)
@@ -306,7 +365,7 @@ enum strata_result st_sampler_pick(struct st_sampler *s, const float *logits, ui
     struct st_sample row;
     struct st_sample_pick pick;
     *out = (struct st_pick){0};
-    enum strata_result r = st_sampler_row(s, position, &row, err);
+    enum strata_result r = describe(s, position, &row, err);
     if (r)
         return r;
     st_sample_adjust(&row, logits, s->vocabulary, &s->work, &pick);

@@ -46,12 +46,10 @@ enum strata_result st_sampler_accept(struct st_sampler *s, const int32_t *ids, s
 /* Forgets the last count tokens that were added; with a constraint at most ST_MATCHER_BACK. */
 void st_sampler_take_back(struct st_sampler *s, size_t count);
 
-/* How the row is sampled from which the token at a position (index in the sequence) is picked, after the tokens seen so far;
- * lists and the mask are valid until tokens are added or taken back. Fails where the constraint allows no token or is too
- * ambiguous; without one it cannot fail. */
-enum strata_result st_sampler_row(const struct st_sampler *s, uint64_t position, struct st_sample *out, struct strata_error *err);
-/* Whether a pick says more than the token (log-probabilities), so that the host must have the logits. */
-bool st_sampler_wants_logits(const struct st_sampler *s);
+/* How the rows of a window are sampled: row i holds ids[i], of which the first one has been added, and gives the token at position
+ * first + i. [n], valid until the next call. NULL where the host must pick from the logits: a pick says more than the token
+ * (log-probabilities), there is no memory, or the constraint fails behind one of the ids, which is a fault only if that row counts. */
+const struct st_sample *st_sampler_window(struct st_sampler *s, uint64_t first, const int32_t *ids, size_t n);
 /* A row that could not be sampled is STRATA_E_MODEL, as of st_sampler_pick. */
 enum strata_result st_sampler_check(const struct st_sample_pick *pick, struct strata_error *err);
 

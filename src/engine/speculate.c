@@ -28,7 +28,8 @@ struct st_spec {
     float *wide;   /* [WAITING_MAX][wide] */
     float *window; /* [ST_HELD_ROWS][wide] of the window that was computed last */
     float *chain;  /* [wide] the draft layer's own residual */
-    float *logits; /* [vocabulary] of the draft layer */
+    float *logits; /* [vocabulary] of the draft layer, unless its device made pick of them */
+    struct st_sample_pick pick;
 };
 
 static double now(void)
@@ -103,6 +104,7 @@ static enum strata_result catch_up(struct strata_session *s, const int32_t *ids,
                               .wide = spec->wide,
                               .last_only = true,
                               .logits = chain ? spec->logits : NULL,
+                              .pick = chain ? &spec->pick : NULL,
                               .wide_out = chain ? spec->chain : NULL};
     enum strata_result r = n ? st_session_draft_rows(s, &d, err) : STRATA_OK;
     if (r)
@@ -206,6 +208,17 @@ static int32_t most_probable(const float *logits, size_t n, double *probability)
     return (int32_t)best;
 }
 
+/* The draft layer's guess and its probability; -1: none. */
+static int32_t layer_guess(const struct st_spec *spec, size_t choices, double *probability)
+{
+    if (spec->pick.status != ST_SAMPLE_OK)
+        return -1;
+    if (!spec->pick.total)
+        return most_probable(spec->logits, choices, probability);
+    *probability = (double)ST_SAMPLE_ONE / (double)spec->pick.total;
+    return spec->pick.token;
+}
+
 /* Up to most drafts after next; fewer when the layer is not sure enough. */
 static enum strata_result draft_chain(struct strata_session *s, int32_t next, size_t most, int32_t *out, size_t *count,
                                       struct strata_error *err)
@@ -224,7 +237,7 @@ static enum strata_result draft_chain(struct strata_session *s, int32_t next, si
     r = catch_up(s, ids, spec->waiting, true, err);
     while (!r) {
         double probability = 0;
-        int32_t token = most_probable(spec->logits, choices, &probability);
+        int32_t token = layer_guess(spec, choices, &probability);
         if (token < 0 || probability < (double)least)
             break;
         out[(*count)++] = token;
@@ -236,6 +249,7 @@ static enum strata_result draft_chain(struct strata_session *s, int32_t next, si
                                   .wide = spec->chain,
                                   .last_only = true,
                                   .logits = spec->logits,
+                                  .pick = &spec->pick,
                                   .wide_out = spec->chain};
         r = st_session_draft_rows(s, &d, err);
     }

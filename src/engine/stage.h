@@ -4,6 +4,7 @@
 #define ST_ENGINE_STAGE_H
 
 #include "engine/ngram_io.h"
+#include "kernel/sample.h"
 #include "model/model.h"
 #include "runtime/measure_cpu.h"
 
@@ -20,6 +21,7 @@ struct st_pass {
     const float *wide_in;      /* [n][wide]: residual before the stage's first layer; NULL where the stage embeds */
     float *wide_out;           /* [n][wide]: residual after its last layer, or NULL */
     struct st_ngram_io *ngram; /* fetching the rows of this pass, or NULL */
+    const struct st_sample *sample; /* NULL, or how the rows that give logits are sampled, where the stage can: [n_out] */
     float *residuals;          /* NULL, or residual after each layer: layer * residual_stride + first_row * wide */
     size_t residual_stride, first_row;
 };
@@ -34,7 +36,7 @@ struct st_stage_ops {
      * a failure only drop may follow. */
     enum strata_result (*begin)(struct st_stage *s, const struct st_pass *pass, struct strata_error *err);
     /* Waits for the oldest pass that was begun and not finished. If the stage has the head, logits then holds the rows that the
-     * pass asked for, until the next pass that asks for some is begun. */
+     * pass asked for, until the next pass that asks for some is begun; or picks has what became of them, and logits nothing. */
     enum strata_result (*finish)(struct st_stage *s, struct strata_error *err);
     /* Forgets the passes that were begun, once nothing of them touches the host's memory any more. */
     void (*drop)(struct st_stage *s);
@@ -60,6 +62,7 @@ struct st_stage {
     struct st_placement placement;
     struct st_program trunk, draft;                   /* draft has no commands unless the stage has the draft layer */
     const float *logits;                              /* [out rows of the last pass][vocabulary] */
+    const struct st_sample_pick *picks;               /* NULL, or of these rows, which were sampled on the device */
     uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
     struct st_profile *profile;                       /* NULL, or where times go; not of CPU stages */
     struct st_expert_profile *choices;                /* NULL, or where chosen experts are counted */

@@ -2,7 +2,7 @@
  * to launches; windows are replayed as captured graphs.
  *
  * A pass: the rows are packed into page-locked memory and copied in one piece, the residual that enters follows, the launches
- * run, logits and the residual that leaves are copied out, and an event ends it. The packed rows are two deep, so that a pass can
+ * run, logits (or what is picked from them) and the residual that leaves are copied out, and an event ends it. The packed rows are two deep, so that a pass can
  * be given while the one before runs; everything on the device is in the order of one queue. In a prompt an event follows every
  * layer: a device that fails or stands still does so in a layer that can be named. */
 #include <stdio.h>
@@ -380,7 +380,11 @@ static enum strata_result device_begin(struct st_stage *stage, const struct st_p
             : window                         ? run_graph(d, kind, p, err)
             : commit                         ? run_commit(d, p, err)
                                              : run_commands(d, p, 0, p->n_commands, f->layers ? f->layer : NULL, err);
-    if (!r && head && pass->rows->n_out)
+    bool sampled = false;
+    stage->picks = NULL;
+    if (!r && pass->sample)
+        r = st_device_sample(d, p, pass, &sampled, err);
+    if (!r && head && pass->rows->n_out && !sampled)
         r = t->copy_out(queue, d->host_logits, st_gpu_at(p->logits),
                         (uint64_t)pass->rows->n_out * stage->dims.vocabulary * sizeof(float), err);
     if (!r && pass->wide_out)
@@ -504,6 +508,7 @@ static void device_close(struct st_stage *stage)
         t->event_free(d->piece_free[i]);
         t->host_free(d->dev->rt, d->piece[i]);
     }
+    t->host_free(d->dev->rt, d->sample_block);
     t->host_free(d->dev->rt, d->host);
     st_device_release(d->dev, d->memory, d->at.total);
     st_gpu_list_free(&d->list);
@@ -561,7 +566,8 @@ static enum strata_result size_parts(struct device_stage *d, const struct st_gpu
     struct st_stage *s = &d->base;
     uint64_t rows, n = s->placement.rows;
     uint64_t trunk = scratch_bytes(&s->trunk, s->placement.rows, t);
-    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, t);
+    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, t), sample = st_device_sample_scratch(s);
+    trunk = trunk > sample ? trunk : sample;
     place_rows(d, n, &rows);
     *out = (struct st_stage_size){.weights = s->weight_bytes,
                                   .slots = d->slot_bytes,
@@ -569,7 +575,8 @@ static enum strata_result size_parts(struct device_stage *d, const struct st_gpu
                                   .buffers = s->buffer_bytes,
                                   .rows = rows,
                                   .scratch = trunk > draft ? trunk : draft};
-    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * ST_STAGE_PIECE;
+    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * ST_STAGE_PIECE +
+                  st_device_sample_locked(s);
     if (d->cached) {
         uint64_t locked;
         enum strata_result r = st_device_experts_size(d, &out->experts, &out->host, &locked, err);
@@ -618,6 +625,12 @@ static enum strata_result open_host_memory(struct device_stage *d, struct strata
         return r;
     d->host = memory;
     d->host_logits = (float *)(void *)(d->host + ST_STAGE_PASSES * d->host_rows);
+    if (st_device_sample_locked(s)) {
+        r = t->host_allocate(d->dev->rt, st_device_sample_locked(s), &memory, err);
+        if (r)
+            return r;
+        d->sample_block = memory;
+    }
     for (int i = 0; i < 2 && !r; i++) {
         r = t->host_allocate(d->dev->rt, ST_STAGE_PIECE, &memory, err);
         if (!r) {
@@ -758,6 +771,8 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
         d.rows.mode = ST_ROWS_COMMIT;
         r = mark_kernels(&s->trunk, &target, true, needed, NULL, err);
     }
+    if (!r)
+        r = st_device_sample_needs(s, needed, err);
     d.rows.mode = ST_ROWS_ADVANCE; /* held rows take the same kernels */
     /* Every window; prompts at each power of two, where lowering may choose other kernels, and the largest. */
     for (uint32_t n = 1, last = 0; n != last && !r;) {

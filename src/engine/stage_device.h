@@ -6,6 +6,7 @@
 #include "engine/expert_store.h"
 #include "engine/stage.h"
 #include "kernel/gpu_ops.h"
+#include "kernel/gpu_sample.h"
 #include "runtime/device.h"
 
 enum {
@@ -41,6 +42,7 @@ struct device_stage {
     uint8_t *host;       /* page-locked: packed rows of each pass under way, then logits */
     uint64_t host_rows;  /* bytes of the rows of one pass */
     float *host_logits;
+    uint8_t *sample_block; /* page-locked: what the device is told about rows that it samples, then their picks */
     struct flight {
         struct st_event *done;
         struct st_event **layer; /* [end - first]: the layer's last launch has run; of prompts */
@@ -90,6 +92,18 @@ enum strata_result st_device_copy_weights(struct device_stage *d, st_addr to, co
  * it. */
 enum strata_result st_device_take_piece(struct device_stage *d, int *piece, struct strata_error *err);
 enum strata_result st_device_piece_given(struct device_stage *d, int piece, struct strata_error *err);
+
+/* stage_sample.c */
+/* Bytes of scratch, and page-locked memory of the host for it; 0 where the stage does not sample: it has no head, or there are no
+ * kernels for such a vocabulary. */
+uint64_t st_device_sample_scratch(const struct st_stage *s);
+uint64_t st_device_sample_locked(const struct st_stage *s);
+/* Marks the kernels that it needs: any device may get the head. */
+enum strata_result st_device_sample_needs(const struct st_stage *s, bool *needed, struct strata_error *err);
+/* Behind the launches of a pass: samples its logits and begins to copy the picks. *done is false, and nothing happened, where the
+ * rows' lists are too long. */
+enum strata_result st_device_sample(struct device_stage *d, const struct st_program *p, const struct st_pass *pass, bool *done,
+                                    struct strata_error *err);
 
 /* stage_experts.c */
 /* What a helper with so much room would take and serve, of the experts that are not marked as resident. */

@@ -30,6 +30,7 @@ static bool pack_row(const struct st_sample *a, uint32_t vocabulary, struct st_s
                      uint64_t *at)
 {
     _Static_assert(sizeof *a->bias == 8 && sizeof *a->seen == 8, "pairs of words");
+    _Static_assert(sizeof(struct st_sample_pick) == sizeof(struct st_sample_result), "one layout");
     *row = (struct st_sample_row){.random = a->random,
                                   .least = a->least,
                                   .temperature = a->temperature,
@@ -40,7 +41,8 @@ static bool pack_row(const struct st_sample *a, uint32_t vocabulary, struct st_s
                                   .share = a->share,
                                   .biases = a->biases,
                                   .seen_count = a->seen_count,
-                                  .mask = ST_SAMPLE_NO_MASK};
+                                  .mask = ST_SAMPLE_NO_MASK,
+                                  .measure = a->measure};
     row->bias = (uint32_t)*at;
     if (!append(words, room, at, a->bias, 2ull * a->biases))
         return false;
@@ -181,7 +183,8 @@ static struct st_sample unpack(const struct st_sample_row *r, const uint32_t *wo
                               .bias = (const void *)(words + r->bias),
                               .seen = (const void *)(words + r->seen),
                               .biases = r->biases,
-                              .seen_count = r->seen_count};
+                              .seen_count = r->seen_count,
+                              .measure = r->measure};
 }
 
 /* The pick of a row goes through the first chunk's place in best. */
@@ -192,7 +195,7 @@ static void adjust(const uint32_t grid[3], const union st_arg *args)
         const struct st_sample row = unpack((const struct st_sample_row *)memory(args[3]) + i, memory(args[4]));
         const struct st_sample_work work = {.logit = (float *)memory(args[0]) + (size_t)i * vocabulary};
         st_sample_adjust(&row, (const float *)memory(args[2]) + (size_t)i * vocabulary, vocabulary, &work,
-                         (struct st_sample_pick *)memory(args[1]) + 2 * (size_t)i * chunks);
+                         (struct st_sample_pick *)memory(args[1]) + (size_t)i * chunks);
     }
 }
 
@@ -207,7 +210,7 @@ static void draw(const uint32_t grid[3], const union st_arg *args)
                                             .weight = weights,
                                             .id = (int32_t *)(void *)(weights + vocabulary)};
         struct st_sample_pick *pick = (struct st_sample_pick *)memory(args[0]) + i;
-        *pick = ((const struct st_sample_pick *)memory(args[3]))[2 * (size_t)i * chunks];
+        *pick = ((const struct st_sample_pick *)memory(args[3]))[(size_t)i * chunks];
         if (pick->status == ST_SAMPLE_OK)
             st_sample_draw(&row, vocabulary, &work, pick);
     }

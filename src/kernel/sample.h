@@ -38,6 +38,7 @@ enum st_sample_status { ST_SAMPLE_OK, ST_SAMPLE_NAN, ST_SAMPLE_INFINITE, ST_SAMP
 struct st_sample_pick {
     int32_t token;
     uint32_t status;
+    uint64_t total; /* of the draw; 0 without one */
 };
 
 struct st_sample_seen {
@@ -55,6 +56,7 @@ struct st_sample {
     const struct strata_logit_bias *bias; /* ascending by token, those of one token in their order */
     const struct st_sample_seen *seen;    /* every token once, in any order; NULL unless there are penalties */
     uint32_t biases, seen_count;
+    uint32_t measure; /* with a temperature: not 0 takes the best token all the same. Its probability is 2^40 / total. */
 };
 
 /* Arrays of [vocabulary] that sampling works in. */

@@ -109,7 +109,8 @@ static void random_row(struct st_test_run *run, uint32_t kind, struct row *row, 
                                 .frequency = (float)st_test_below(run, 3) * 0.3f,
                                 .presence = (float)st_test_below(run, 3) * -0.7f,
                                 .top_k = ks[st_test_below(run, 8)],
-                                .share = shares[st_test_below(run, 6)]};
+                                .share = shares[st_test_below(run, 6)],
+                                .measure = st_test_below(run, 5) == 0};
     random_lists(run, kind, row, vocabulary);
 }
 

@@ -406,6 +406,39 @@ static void the_draft_layer_guesses_mostly_right(void **state)
     strata_engine_free(e);
 }
 
+static void a_device_finds_the_most_probable_token_of_the_draft_layer_and_the_weight_of_all(void **state)
+{
+    (void)state;
+    enum { ROWS = 3 };
+    struct strata_error err;
+    struct strata_engine *e = open_engine(f.tiny, "sim:sm_89:8G", f.tiny_draft, 3);
+    struct strata_session *s = open_session(e);
+    size_t vocabulary = e->dims.vocabulary, best = 0;
+    float *logits = malloc(vocabulary * sizeof *logits), *wide = malloc((ROWS + 1) * e->dims.wide * sizeof *wide);
+    uint64_t *weights = malloc(vocabulary * sizeof *weights), total = 0;
+    int32_t ids[ROWS + 1];
+    for (size_t i = 0; i <= ROWS; i++)
+        ids[i] = id_at(i);
+    struct st_input in = {.ids = ids, .count = ROWS + 1};
+    assert_ok(st_session_eval(s, &in, &(struct st_output){.wide = wide}, &err), &err);
+    struct st_sample_pick pick = {0};
+    struct st_draft_rows d = {.count = ROWS, .ids = ids + 1, .wide = wide, .last_only = true, .logits = logits};
+    assert_ok(st_session_draft_rows(s, &d, &err), &err);
+    d.pick = &pick;
+    assert_ok(st_session_draft_rows(s, &d, &err), &err);
+    for (size_t i = 1; i < vocabulary; i++)
+        best = logits[i] > logits[best] ? i : best;
+    st_sample_weigh(logits, vocabulary, logits[best], 1.0f, weights);
+    for (size_t i = 0; i < vocabulary; i++)
+        total += weights[i];
+    assert_true(pick.token == (int32_t)best && pick.status == ST_SAMPLE_OK && pick.total == total);
+    free(logits);
+    free(wide);
+    free(weights);
+    strata_session_free(s);
+    strata_engine_free(e);
+}
+
 static void a_restored_session_goes_on_with_the_same_text(void **state)
 {
     (void)state;
@@ -507,6 +540,7 @@ int main(void)
         cmocka_unit_test(answers_end_where_they_would_without_guesses),
         cmocka_unit_test(the_draft_layer_changes_no_answer),
         cmocka_unit_test(the_draft_layer_guesses_mostly_right),
+        cmocka_unit_test(a_device_finds_the_most_probable_token_of_the_draft_layer_and_the_weight_of_all),
         cmocka_unit_test(a_restored_session_goes_on_with_the_same_text),
         cmocka_unit_test(the_draft_file_is_found_beside_the_model_or_its_absence_is_said),
     };

@@ -70,7 +70,7 @@ void st_sample_adjust(const struct st_sample *a, const float *logits, size_t voc
     for (size_t i = 0; i < vocabulary; i++) {
         float l = logit[i];
         if (isnan(l) || l == INFINITY) {
-            *out = (struct st_sample_pick){(int32_t)i, isnan(l) ? ST_SAMPLE_NAN : ST_SAMPLE_INFINITE};
+            *out = (struct st_sample_pick){(int32_t)i, isnan(l) ? ST_SAMPLE_NAN : ST_SAMPLE_INFINITE, 0};
             return;
         }
         if (l > logit[at])
@@ -155,7 +155,10 @@ float st_sample_draw(const struct st_sample *a, size_t vocabulary, const struct 
     for (size_t i = 0; i < s.count; i++)
         if (s.weight[i] < a->least)
             s.weight[i] = 0; /* width zero in the draw */
-    uint64_t left = (uint64_t)((unsigned __int128)a->random * total_weight(&s) >> 64);
+    out->total = total_weight(&s);
+    if (a->measure)
+        return best;
+    uint64_t left = (uint64_t)((unsigned __int128)a->random * out->total >> 64);
     size_t i = 0;
     while (left >= s.weight[i])
         left -= s.weight[i++];

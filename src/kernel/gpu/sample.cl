@@ -174,9 +174,9 @@ KERNEL(GROUP) st_sample_adjust(global float *restrict adjusted, global uint4 *re
     }
 }
 
-/* picks [rows][2]: the best token and status OK, or what is wrong. state [rows]: of a row of which nothing is chosen yet. work:
+/* picks [rows]: the best token and status OK, or what is wrong. state [rows]: of a row of which nothing is chosen yet. work:
  * room that only the C form uses, which draws here. Second kind. */
-KERNEL(GROUP) st_sample_best(global int *restrict picks, global struct st_sample_state *restrict state, global ulong *restrict work,
+KERNEL(GROUP) st_sample_best(global struct st_sample_result *restrict picks, global struct st_sample_state *restrict state, global ulong *restrict work,
                              global const uint4 *restrict best, global const float *restrict adjusted,
                              global const struct st_sample_row *restrict rows, uint vocabulary, uint chunks)
 {
@@ -203,8 +203,8 @@ KERNEL(GROUP) st_sample_best(global int *restrict picks, global struct st_sample
         const uint none = top == 0x007fffffu; /* -infinity */
         const uint status = bad ? (wrong != wrong ? 1 : 2) : none ? 3 : 0;
         const struct st_sample_state s = {0, logit, status, {0, 0}, {0xffffffffu, 0xffffffffu}};
-        picks[2 * row] = bad ? (int)~bad : none ? 0 : (int)~place;
-        picks[2 * row + 1] = (int)status;
+        const struct st_sample_result p = {bad ? ~bad : none ? 0 : ~place, status, 0};
+        picks[row] = p;
         state[row] = s;
     }
 }
@@ -222,12 +222,18 @@ KERNEL(GROUP) st_sample_digit(global ulong *restrict sums, global const struct s
     global const struct st_sample_state *s = state + row;
     if (!sample_chooses(r, s, which))
         return;
+    const uint first = st_group() * ST_SAMPLE_CHUNK + item;
+    float logit[SAMPLE_EACH]; /* all on their way before the first is used */
+    UNROLL
+    for (uint i = 0; i < SAMPLE_EACH; i++)
+        logit[i] = first + i * GROUP < vocabulary ? adjusted[(ulong)row * vocabulary + first + i * GROUP] : 0.0f;
     lower[item] = 0;
     upper[item] = 0;
     st_barrier();
+    UNROLL
     for (uint i = 0; i < SAMPLE_EACH; i++) {
-        const uint token = st_group() * ST_SAMPLE_CHUNK + i * GROUP + item;
-        const float l = token < vocabulary ? adjusted[(ulong)row * vocabulary + token] : 0.0f;
+        const uint token = first + i * GROUP;
+        const float l = logit[i];
         const uint key = sample_key(l), differs = key ^ s->key[which];
         if (token < vocabulary && (shift == 24 || differs >> (shift + 8) % 32 == 0)) {
             const ulong mass = sample_mass(s, which, l, token, r->temperature);
@@ -316,8 +322,8 @@ KERNEL(GROUP) st_sample_sum(global ulong *restrict sums, global const struct st_
         sums[(ulong)row * chunks + st_group()] = total;
 }
 
-/* picks [rows][2]: the token that is drawn, of rows with a temperature. Second kind. */
-KERNEL(GROUP) st_sample_draw(global int *restrict picks, global const struct st_sample_state *restrict state,
+/* picks [rows]: the token that is drawn, of rows with a temperature. Second kind. */
+KERNEL(GROUP) st_sample_draw(global struct st_sample_result *restrict picks, global const struct st_sample_state *restrict state,
                              global const ulong *restrict sums, global const float *restrict adjusted,
                              global const struct st_sample_row *restrict rows, uint vocabulary, uint chunks)
 {
@@ -331,7 +337,12 @@ KERNEL(GROUP) st_sample_draw(global int *restrict picks, global const struct st_
     for (uint c = item; c < ST_SAMPLE_CHUNK; c += GROUP)
         values[c] = c < chunks ? sums[(ulong)row * chunks + c] : 0;
     st_barrier();
-    ulong left = sample_high(r->random, sample_total(room, values));
+    const ulong total = sample_total(room, values);
+    if (item == 0)
+        picks[row].total = total;
+    if (r->measure)
+        return;
+    ulong left = sample_high(r->random, total);
     const uint chunk = sample_find(room, values, &left);
     for (uint i = item; i < ST_SAMPLE_CHUNK; i += GROUP) {
         const uint token = chunk * ST_SAMPLE_CHUNK + i;
@@ -340,5 +351,5 @@ KERNEL(GROUP) st_sample_draw(global int *restrict picks, global const struct st_
     st_barrier();
     const uint place = sample_find(room, values, &left);
     if (item == 0)
-        picks[2 * row] = (int)(chunk * ST_SAMPLE_CHUNK + place);
+        picks[row].token = chunk * ST_SAMPLE_CHUNK + place;
 }

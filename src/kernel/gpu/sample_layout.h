@@ -15,7 +15,13 @@ struct st_sample_row {
     float temperature, repetition, frequency, presence;
     st_u32 top_k, share;
     st_u32 bias, biases, seen, seen_count;
-    st_u32 mask, unused;
+    st_u32 mask, measure;
+};
+
+/* struct st_sample_pick. */
+struct st_sample_result {
+    st_u32 token, status;
+    st_u64 total;
 };
 
 /* What the kernels find out about a row. key and last: top-k [0] and top-p [1] keep tokens with larger keys and those with this
