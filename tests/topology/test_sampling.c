@@ -218,6 +218,66 @@ static void rows_of_a_window_are_sampled_each_by_its_own_rules(void **state)
     strata_engine_free(e);
 }
 
+/* The demo model's answer under a constraint; guesses that it forbids are among those that are checked. */
+static void ask_constrained(struct strata_session *s, const struct strata_constraint *c, int logprobs, struct answer *a)
+{
+    struct strata_error err;
+    int32_t *ids;
+    size_t count;
+    const struct strata_model *m = s->engine->model;
+    assert_ok(strata_chat_prompt(m, "[{\"role\": \"user\", \"content\": \"What is vlc?\"}]", NULL, &ids, &count, NULL, &err), &err);
+    *a = (struct answer){.count = 0};
+    struct strata_request q = {.ids = ids, .count = count, .max_tokens = ANSWER, .constraint = c, .event = take, .user = a};
+    strata_sampling_default(&q.sampling);
+    q.sampling.temperature = 1.5f;
+    q.sampling.seed = 3;
+    q.sampling.repetition_penalty = 1.1f;
+    q.sampling.logprobs = logprobs;
+    strata_session_reset(s);
+    assert_ok(strata_generate(s, &q, &a->stats, &err), &err);
+    strata_free(ids);
+}
+
+/* Always the same tokens, which digits are not among. */
+static size_t draft_words(void *user, const struct strata_session *s, int32_t next, size_t most, int32_t *out)
+{
+    size_t n = most < 3 ? most : 3;
+    (void)user;
+    for (size_t i = 0; i < n; i++)
+        out[i] = i < s->count ? s->ids[i] : next;
+    return n;
+}
+
+static void a_device_picks_what_a_constraint_allows(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    struct strata_model *demo, *tiny = model;
+    struct strata_constraint *c;
+    struct answer host, device;
+    const char *source = getenv("STRATA_TEST_SOURCE");
+    char path[1024];
+    snprintf(path, sizeof path, "%s/models/demo.gguf", source ? source : ".");
+    assert_ok(strata_model_open(path, &demo, &err), &err);
+    const struct strata_constraint_options o = {.grammar = "root ::= ([0-9] [0-9] \",\"){30}"};
+    assert_ok(strata_constraint_create(demo, &o, &c, &err), &err);
+    model = demo;
+    struct strata_engine *e = open_engine("cpu,sim:sm_89:8G", "7,1", NULL, 3);
+    model = tiny;
+    struct strata_session *s = open_session(e);
+    st_spec_use(s->spec, draft_words, NULL);
+    ask_constrained(s, c, 1, &host);
+    assert_null(e->picks);
+    ask_constrained(s, c, 0, &device);
+    assert_non_null(e->picks);
+    assert_true(device.count == ANSWER && device.stats.drafted_tokens > 0);
+    assert_memory_equal(device.token, host.token, sizeof host.token);
+    strata_session_free(s);
+    strata_engine_free(e);
+    strata_constraint_free(c);
+    strata_model_free(demo);
+}
+
 static void lists_that_are_too_long_for_the_device_leave_the_logits_to_the_host(void **state)
 {
     (void)state;
@@ -264,6 +324,7 @@ int main(void)
         cmocka_unit_test(the_kernels_own_source_picks_the_same),
         cmocka_unit_test(a_request_whose_logits_become_infinite_ends_with_the_cpus_message),
         cmocka_unit_test(rows_of_a_window_are_sampled_each_by_its_own_rules),
+        cmocka_unit_test(a_device_picks_what_a_constraint_allows),
         cmocka_unit_test(lists_that_are_too_long_for_the_device_leave_the_logits_to_the_host),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
