@@ -90,7 +90,7 @@ static void note(struct front *f)
 static void wait_changed(struct front *f, double seconds)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     double until = (double)t.tv_nsec * 1e-9 + seconds;
     t.tv_sec += (time_t)until;
     t.tv_nsec = (long)((until - (double)(time_t)until) * 1e9);
@@ -132,7 +132,6 @@ static bool take_message(struct front *f, struct st_wire_message *m)
         f->parallel = m->ready.parallel;
         take_status(f, m->ready.status);
         f->state = UP;
-        st_process_read_lines(&f->process, f->options.log, f->options.log_user);
         f->process.last_line[0] = 0; /* what it says while it loads explains no later end */
         break;
     case ST_WIRE_FAILED:
@@ -221,6 +220,7 @@ static void attend(struct front *f, char *reason, size_t size)
         if (on[0].revents) {
             if (st_wire_receive(p->fd, &p->in, &err))
                 return;
+            st_process_read_lines(p, f->options.log, f->options.log_user); /* what it wrote before it sent that */
             if (!take_messages(f, &err)) {
                 snprintf(reason, size, "the engine's process sent %.200s", err.text);
                 return;
@@ -284,7 +284,7 @@ static void end_process(struct front *f, const char *reason)
     f->dead = f->generation;
     f->pid = 0;
     f->owed = 0;
-    bool asked = closed || stopping || (f->closing && loading);
+    bool asked = closed || stopping || (f->closing && loading), reported = asked || f->one_try;
     if (asked) {
         f->wanted = false;
     } else {
@@ -294,7 +294,7 @@ static void end_process(struct front *f, const char *reason)
     f->closing = false;
     note(f);
     pthread_mutex_unlock(&f->lock);
-    if (!asked && f->options.log)
+    if (!reported && f->options.log)
         f->options.log(f->options.log_user, why);
 }
 
@@ -772,6 +772,7 @@ enum strata_result st_backend_child(struct st_backend *local, const struct st_ba
         .constrain = front_constrain,
         .status = front_status, .health = front_health, .start = front_start, .step = front_step,
         .cancel = front_cancel, .wake = front_wake,     .slot = front_slot,   .reserve = front_reserve};
+    pthread_condattr_t monotonic;
     struct front *f = calloc(1, sizeof *f);
     if (!f) {
         local->ops->free(local);
@@ -784,7 +785,10 @@ enum strata_result st_backend_child(struct st_backend *local, const struct st_ba
     f->end = &f->first;
     f->entries_end = &f->entries;
     pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (f->wake_fd < 0) {
         front_free(&f->base);

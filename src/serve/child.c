@@ -347,6 +347,7 @@ enum strata_result st_child_run(struct st_backend *backend, const struct st_chil
     r = reading ? load(&c, err) : st_fail(err, STRATA_E_MEMORY, "no thread could be started");
     if (r) {
         send_message(&c, &(struct st_wire_message){.kind = ST_WIRE_FAILED, .done = {.result = r, .text = err->text}});
+        r = STRATA_OK; /* it is the other end's to report */
     } else {
         send_status(&c, ST_WIRE_READY);
         compute(&c);

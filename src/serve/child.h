@@ -14,7 +14,7 @@ struct st_child_options {
 };
 
 /* Loads the backend and computes what is asked for, until the other end says that it is enough or is gone. Takes the backend
- * over. A model that cannot be loaded is told to the other end, and is the result. */
+ * over. A model that cannot be loaded is told to the other end and is no failure here. */
 enum strata_result st_child_run(struct st_backend *backend, const struct st_child_options *options, struct strata_error *err);
 
 #endif

@@ -619,8 +619,12 @@ static void tear_down(struct st_server *s)
     if (s->wake_fd >= 0)
         close(s->wake_fd);
     struct strata_error err;
+    struct st_backend_info info = {.keeps_slots = false};
     json_t *report = NULL;
-    if (s->state == ST_READY && s->backend->ops->unload(s->backend, &report, &err))
+    if (s->open)
+        s->backend->ops->info(s->backend, &info);
+    /* Without a folder that stays nothing outlives the server, and the system takes the rest back. */
+    if (info.keeps_slots && s->state == ST_READY && s->backend->ops->unload(s->backend, &report, &err))
         st_server_log(s, "conversations could not be kept: %s", err.text);
     json_decref(report);
     s->backend->ops->free(s->backend);

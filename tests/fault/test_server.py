@@ -8,7 +8,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "api"), os.path.join(HERE, "..")]
 from harness import Server, events  # noqa: E402
-from tap import main, test  # noqa: E402
+from tap import main, run, test  # noqa: E402
 
 STRATA, MODEL = sys.argv[1], sys.argv[2]
 ASK = [{"role": "user", "content": "What is gimp?"}]
@@ -91,6 +91,13 @@ def signals_of_a_terminal_or_a_service_are_the_servers_business_not_the_engines(
             os.kill(pid, number)
         goes_on(s)
         assert s.json("/v1/status")["machine"]["process"]["pid"] == pid
+
+
+@test
+def a_model_that_cannot_be_loaded_ends_the_server_with_one_message():
+    code, _, err = run(STRATA, "serve", "-m", MODEL, "--port", "0", "--device", "sim:gfx1100:1M")
+    lines = err.decode().splitlines()
+    assert code == 3 and len(lines) == 2 and lines[0].startswith("listening") and lines[1].startswith("strata: sim:0"), (code, lines)
 
 
 if __name__ == "__main__":
