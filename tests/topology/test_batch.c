@@ -57,7 +57,7 @@ static void done(void *user, enum strata_result result, const struct strata_erro
 /* Prompts from a few tokens to several passes, greedy and sampled, of different lengths; one is cancelled, one fills the context. */
 static void ask(struct talk *t, int i)
 {
-    static const size_t prompts[TALKS] = {3, 100, 20, 1, 97, 70, 8, 175, 20, 64};
+    static const size_t prompts[TALKS] = {3, 20, 30, 1, 100, 70, 8, 175, 20, 64};
     *t = (struct talk){.cancel_after = i == 4 ? 6 : 0};
     for (size_t k = 0; k < prompts[i]; k++)
         t->ids[k] = (int32_t)((k * 37 + (size_t)i * 101 + 11) % TINY_VOCABULARY);
@@ -207,8 +207,8 @@ static void and_on_devices_in_stages_and_with_experts_outside(void **state)
 {
     (void)state;
     assert_all_same("sim:gfx1100:8G", NULL, 3);
-    assert_all_same("sim:sm_89:8G,cpu", NULL, 3);
-    assert_all_same("sim:gfx1100:8G", "40%", 3);
+    assert_all_same("sim:sm_89:8G,cpu", NULL, 2);
+    assert_all_same("sim:gfx1100:8G", "40%", 2);
 }
 
 /* Sizes of pieces, and whether a piece is broken off. */
@@ -255,7 +255,7 @@ static void a_long_prompt_does_not_hold_up_the_others(void **state)
     struct strata_batch *b = open_batch(e);
     static struct talk t[3];
     for (int i = 0; i < 3; i++) {
-        ask(&t[i], i);
+        ask(&t[i], i == 1 ? 4 : i);
         t[i].session = open_session(e);
     }
     t[0].request.max_tokens = 4;
@@ -282,7 +282,7 @@ static void a_long_prompt_does_not_hold_up_the_others(void **state)
 /* Three answers that all generate; the rows of a window are theirs in this order. */
 static struct strata_batch *three(struct strata_engine *e, struct talk t[3])
 {
-    static const int which[] = {0, 2, 3};
+    static const int which[] = {0, 1, 3};
     struct strata_batch *b = open_batch(e);
     for (int i = 0; i < 3; i++) {
         ask(&t[i], which[i]);
@@ -324,7 +324,7 @@ static void an_answer_with_bad_logits_or_a_cancel_ends_alone(void **state)
             assert_int_equal(t[1].end, STRATA_END_CANCELLED);
         else
             assert_int_equal(t[1].result, STRATA_E_MODEL);
-        assert_memory_equal(t[1].answer, want[2].answer, t[1].count * sizeof *t[1].answer);
+        assert_memory_equal(t[1].answer, want[1].answer, t[1].count * sizeof *t[1].answer);
         assert_same(&t[0], &want[0]);
         assert_same(&t[2], &want[3]);
         close_three(e, b, t);
@@ -397,7 +397,7 @@ static void a_lost_device_ends_all_answers_and_the_next_ones_are_whole(void **st
     while (strata_batch_step(b))
         ;
     assert_same(&t[0], &want[0]);
-    assert_same(&t[1], &want[2]);
+    assert_same(&t[1], &want[1]);
     assert_same(&t[2], &want[3]);
     close_three(e, b, t);
 }
