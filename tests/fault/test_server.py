@@ -16,7 +16,7 @@ ASK = [{"role": "user", "content": "What is gimp?"}]
 LONG, SHORT = 40, 2
 
 
-def serve(fault, split=None, patience=3000, more=()):
+def serve(fault, split=None, patience=10000, more=()):
     device = f"sim:gfx1100:8G:nograph:patience={patience}:{fault}" + (",sim:gfx1201:8G" if split else "")
     args = ["serve", "-m", MODEL, "-c", "256", "--device", device, "--threads", "1", *more]
     return Server(exe=STRATA, args=args + (["--layer-split", split] if split else []))
@@ -73,10 +73,10 @@ def a_device_that_stands_still_ends_the_request_and_health_answers_meanwhile():
 
 @test
 def an_engine_whose_device_never_answers_is_ended_by_the_watchdog_and_started_again():
-    with serve("stuck=1500", patience=600000, more=("--watchdog", "2")) as s:
+    with serve("stuck=1500", patience=600000, more=("--watchdog", "10")) as s:
         before = s.json("/v1/status")["machine"]["process"]["pid"]
         r = s.post("/v1/chat/completions", {"messages": ASK, "temperature": 0, "max_tokens": LONG})
-        assert r.status == 500 and "no sign of life for 2 seconds" in json.loads(r.body)["error"]["message"], r.body
+        assert r.status == 500 and "no sign of life for 10 seconds" in json.loads(r.body)["error"]["message"], r.body
         s.wait_ready()
         goes_on(s)
         process = s.json("/v1/status")["machine"]["process"]
