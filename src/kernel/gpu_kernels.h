@@ -38,6 +38,10 @@
     X(GDN_STEP_4, "st_gdn_step_4", "gdn", "ppcccciiiii", 128, 1, 1, true) \
     X(GDN_STEP_8, "st_gdn_step_8", "gdn", "ppcccciiiii", 128, 1, 1, true) \
     X(GDN_STEP_16, "st_gdn_step_16", "gdn", "ppcccciiiii", 128, 1, 1, true) \
+    X(GDN_PAIRS, "st_gdn_pairs", "gdn_blocks", "pccciiiiii", 128, 1, 1, true) \
+    X(GDN_BLOCKS_32, "st_gdn_blocks_32", "gdn_blocks", "ppcccciiii", 128, 1, 1, true) \
+    X(GDN_BLOCKS_64, "st_gdn_blocks_64", "gdn_blocks", "ppcccciiii", 128, 1, 1, true) \
+    X(GDN_BLOCKS_128, "st_gdn_blocks_128", "gdn_blocks", "ppcccciiii", 128, 1, 1, true) \
     X(GDN_FINISH, "st_gdn_finish", "gdn", "pppccccciiiiiiiif", 256, 1, 1, true) \
     X(QSA_HEADS, "st_qsa_heads", "qsa", "pppppcccccccccccccciiiiiiiiiiff", 256, 1, 1, true) \
     X(QSA_SCORE, "st_qsa_score", "qsa", "pcccciiiiii", 256, 1, 1, true) \
@@ -46,6 +50,9 @@
     X(QSA_DENSE, "st_qsa_dense", "qsa", "pi", 256, 1, 1, true) \
     X(QSA_ATTEND_4, "st_qsa_attend_4", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true) \
     X(QSA_ATTEND_12, "st_qsa_attend_12", "qsa", "pppccccccciiiiiiii", 128, 1, 1, true) \
+    X(QSA_HALVES_64, "st_qsa_halves_64", "qsa", "pccccccciiiii", 128, 1, 1, true) \
+    X(QSA_HALVES_128, "st_qsa_halves_128", "qsa", "pccccccciiiii", 128, 1, 1, true) \
+    X(QSA_HALVES_256, "st_qsa_halves_256", "qsa", "pccccccciiiii", 128, 1, 1, true) \
     X(QSA_JOIN, "st_qsa_join", "qsa", "ppccciiiii", 128, 1, 1, true) \
     X(ROUTE_CHOOSE, "st_route_choose", "route", "pppcii", 256, 1, 1, true) \
     X(ROUTE_WINDOW, "st_route_window", "route", "ppppppciii", 256, 1, 1, true) \

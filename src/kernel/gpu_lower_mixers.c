@@ -316,11 +316,13 @@ static uint32_t spans_of(const struct st_rows *rows)
     return (uint32_t)(rows->n <= ST_GPU_WINDOW ? rows->n : rows->n_spans);
 }
 
-/* The gates: see kernel/gpu/gdn.cl. */
+/* Bytes of a row and value head: gates (kernel/gpu/gdn.h), and of prompts the pairs of blocks (kernel/gpu/gdn_blocks.cl). */
+enum { GATES = 16, PAIRS = 80 };
+
 uint64_t st_gpu_scratch_gdn(const struct st_gdn *a, uint32_t rows, const struct st_gpu_target *t)
 {
     (void)t;
-    return (uint64_t)rows * a->value_heads * 16;
+    return (uint64_t)rows * a->value_heads * (rows > ST_GPU_WINDOW ? GATES + PAIRS : GATES);
 }
 
 static void put_gdn_shape(struct call *c, const struct st_gdn *a)
@@ -331,6 +333,62 @@ static void put_gdn_shape(struct call *c, const struct st_gdn *a)
     put_int(c, a->key_dim);
     put_int(c, a->value_dim);
     put_int(c, a->taps);
+}
+
+enum { GDN_COLUMNS = 16, GDN_BLOCK = 8 }; /* columns of a group; rows of a prompt that are taken at once */
+
+/* The recurrence of a window. */
+static void lower_gdn_steps(const struct st_gdn *a, st_addr gates, struct st_gpu_list *list)
+{
+    struct call c = call(list,
+                         a->key_dim == 32   ? ST_GPU_GDN_STEP_4
+                         : a->key_dim == 64 ? ST_GPU_GDN_STEP_8
+                                            : ST_GPU_GDN_STEP_16,
+                         a->value_heads * (a->value_dim / GDN_COLUMNS), spans_of(a->rows));
+    put(&c, a->o);
+    put(&c, a->state);
+    put(&c, a->c);
+    put_address(&c, gates);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->span);
+    put_int(&c, (uint32_t)a->rows->n);
+    put_int(&c, a->key_heads);
+    put_int(&c, a->value_heads);
+    put_int(&c, a->value_dim);
+    put_int(&c, a->rows->mode == ST_ROWS_HOLD);
+}
+
+/* The recurrence of a prompt; the pairs of its blocks lie behind the gates. */
+static void lower_gdn_blocks(const struct st_gdn *a, st_addr gates, struct st_gpu_list *list)
+{
+    uint32_t n = (uint32_t)a->rows->n, spans = (uint32_t)a->rows->n_spans;
+    st_addr pairs = gates + (uint64_t)n * a->value_heads * GATES;
+    struct call c = call(list, ST_GPU_GDN_PAIRS, a->key_heads, n / GDN_BLOCK + spans);
+    put_address(&c, pairs);
+    put(&c, a->c);
+    put_address(&c, gates);
+    put(&c, a->rows->span);
+    put_int(&c, n);
+    put_int(&c, spans);
+    put_int(&c, a->key_heads);
+    put_int(&c, a->value_heads);
+    put_int(&c, a->key_dim);
+    put_int(&c, a->value_dim);
+    c = call(list,
+             a->key_dim == 32   ? ST_GPU_GDN_BLOCKS_32
+             : a->key_dim == 64 ? ST_GPU_GDN_BLOCKS_64
+                                : ST_GPU_GDN_BLOCKS_128,
+             a->value_heads * (a->value_dim / GDN_COLUMNS), spans);
+    put(&c, a->o);
+    put(&c, a->state);
+    put(&c, a->c);
+    put_address(&c, pairs);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->span);
+    put_int(&c, n);
+    put_int(&c, a->key_heads);
+    put_int(&c, a->value_heads);
+    put_int(&c, a->value_dim);
 }
 
 enum strata_result st_gpu_lower_gdn(const struct st_gdn *given, const struct st_gpu_target *t, struct st_gpu_list *list,
@@ -345,16 +403,13 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *given, const struct st_
         taken.b = st_gdn_kept_b(a) + held * a->value_heads;
         taken.a = st_gdn_kept_a(a) + held * a->value_heads;
     }
-    enum { COLUMNS = 16, LANES_EACH = 8, HEADS_AT_ONCE = ITEMS / 32 };
+    enum { HEADS_AT_ONCE = ITEMS / 32 };
     uint32_t n = (uint32_t)a->rows->n, heads = 2 * a->key_heads + a->value_heads;
     uint32_t units = (uint32_t)(((uint64_t)n * heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE);
-    enum st_gpu_kernel step = a->key_dim == 4 * LANES_EACH   ? ST_GPU_GDN_STEP_4
-                              : a->key_dim == 8 * LANES_EACH ? ST_GPU_GDN_STEP_8
-                                                             : ST_GPU_GDN_STEP_16;
-    if ((a->key_dim != 32 && a->key_dim != 64 && a->key_dim != 128) || a->value_dim % COLUMNS || a->value_dim > DIM_MAX)
+    if ((a->key_dim != 32 && a->key_dim != 64 && a->key_dim != 128) || a->value_dim % GDN_COLUMNS || a->value_dim > DIM_MAX)
         return st_fail(err, STRATA_E_UNSUPPORTED, "gated delta network: no kernel for a state of %u x %u", a->key_dim,
                        a->value_dim);
-    struct call c = call(list, ST_GPU_GDN_PREPARE, units, 1);
+    struct call c = call(list, ST_GPU_GDN_PREPARE, heads, (n + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE);
     put(&c, a->c);
     put_address(&c, t->scratch);
     put_or(&c, hold ? a->kept : NULL, a->c);
@@ -370,18 +425,10 @@ enum strata_result st_gpu_lower_gdn(const struct st_gdn *given, const struct st_
     put_gdn_shape(&c, a);
     put_int(&c, hold);
     put_float(&c, a->eps);
-    c = call(list, step, a->value_heads * (a->value_dim / COLUMNS), spans_of(a->rows));
-    put(&c, a->o);
-    put(&c, a->state);
-    put(&c, a->c);
-    put_address(&c, t->scratch);
-    put(&c, a->rows->slot);
-    put(&c, a->rows->span);
-    put_int(&c, n);
-    put_int(&c, a->key_heads);
-    put_int(&c, a->value_heads);
-    put_int(&c, a->value_dim);
-    put_int(&c, hold);
+    if (n <= ST_GPU_WINDOW)
+        lower_gdn_steps(a, t->scratch, list);
+    else
+        lower_gdn_blocks(a, t->scratch, list);
     uint8_t *codes = codes_for_next(a->o, a->value_dim, list);
     c = call(list, ST_GPU_GDN_FINISH, units, 1);
     put(&c, a->o);
@@ -535,6 +582,31 @@ static void lower_dense(const struct st_qsa *a, struct st_gpu_list *list)
     put_int(&c, (uint32_t)a->rows->n);
 }
 
+/* Attention of a prompt on binary16 keys and values. */
+static void lower_halves(const struct st_qsa *a, struct st_gpu_list *list)
+{
+    enum { HEADS_AT_ONCE = 12 };
+    uint32_t each = a->heads / a->kv_heads;
+    struct call c = call(list,
+                         a->head_dim == 64    ? ST_GPU_QSA_HALVES_64
+                         : a->head_dim == 128 ? ST_GPU_QSA_HALVES_128
+                                              : ST_GPU_QSA_HALVES_256,
+                         a->kv_heads * ((each + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE), (uint32_t)a->rows->n);
+    put(&c, a->out);
+    put(&c, a->q);
+    put(&c, a->k_cache);
+    put(&c, a->v_cache);
+    put_or(&c, a->chosen, a->chosen_count);
+    put(&c, a->chosen_count);
+    put(&c, a->rows->slot);
+    put(&c, a->rows->pos);
+    put_int(&c, a->heads);
+    put_int(&c, a->kv_heads);
+    put_int(&c, a->context);
+    put_int(&c, a->budget + a->ratio);
+    put_int(&c, flags_of(a));
+}
+
 enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_target *t, struct st_gpu_list *list,
                                     struct strata_error *err)
 {
@@ -549,6 +621,10 @@ enum strata_result st_gpu_lower_qsa(const struct st_qsa *a, const struct st_gpu_
         lower_index(a, t, list);
     else
         lower_dense(a, list);
+    if (n > ST_GPU_WINDOW && a->kv == ST_KV_F16 && (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256)) {
+        lower_halves(a, list);
+        return STRATA_OK;
+    }
     /* A window has few rows: its groups have fewer heads, so that there are more of them. */
     uint32_t each = a->heads / a->kv_heads, at_once = n > ST_GPU_WINDOW && each > 4 ? 12 : 4;
     st_addr acc = t->scratch, state = splits > 1 ? acc + acc_bytes(a, n) : acc; /* a prompt needs neither */

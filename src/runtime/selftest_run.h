@@ -58,7 +58,7 @@ void st_test_exact(struct st_test_run *run, int buffer);
 /* Counts and reports the case, and clears its fault. */
 void st_test_report(struct st_test_run *run);
 
-/* Families of selftest_mixers.c. */
+/* Families of selftest_mixers.c and selftest_gdn.c. */
 enum strata_result st_test_steps(struct st_test_run *run, struct strata_error *err);
 enum strata_result st_test_ngram(struct st_test_run *run, struct strata_error *err);
 enum strata_result st_test_gdn(struct st_test_run *run, struct strata_error *err);

@@ -1,25 +1,21 @@
 /* Gated delta network in three launches: convolution with norms and gates, recurrence over the matrix state, output
- * norm and gate. A row has the same bits in a window of any size and in a prompt.
+ * norm and gate. A row has the same bits in a window of any size. In prompts gdn_blocks.cl has the recurrence.
  *
  * Recurrence: column e of a head's state belongs to GDN_LANES neighbouring work-items, each with part of its rows in
  * registers while the group goes through the rows of a span, so that the state is read and written once per pass.
- * Tokens come through local memory in batches, the next one under way while one is worked on. Limits: bytes of the
- * state for windows (two times key_dim * value_dim * 4 per head); for prompts issue slots of the recurrence, about 5 *
- * key_dim * value_dim / 8 per head and row. */
+ * Tokens come through local memory in batches, the next one under way while one is worked on. Limit: bytes of the
+ * state, two times key_dim * value_dim * 4 per head. */
+#include "gdn.h"
 #include "quantize.h"
 
 #define GROUP 256
 #define DIM_MAX 256
 #define GDN_PIECES (DIM_MAX / 32)
-
-/* Prepared gates of a (value head, row): sigmoid(b), exp(g), and two words that nobody reads, so that they are copied
- * as one. */
-#define GDN_GATES 4
 #define GDN_HELD 8 /* rows that kept has room for: ST_HELD_ROWS */
 
 /* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates
- * [value_heads] [rows]. 32 neighbours have one head of one row: query heads, key heads, value heads. grid: (ceil(rows *
- * heads / 8), 1). ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to
+ * [value_heads] [rows]. 32 neighbours have one head of one row; a group has one head of eight rows, which read each other's
+ * inputs. grid: (query heads, key heads, value heads; ceil(rows / 8)). ring: [slots][taps - 1][channels], position p at p modulo (taps - 1); st_gdn_finish brings it up to
  * date. hold: u, b and a go to kept (kernel/gdn.h) as well. */
 KERNEL(GROUP)
 st_gdn_prepare(global float *restrict c, global float *restrict gates, global float *restrict kept,
@@ -30,9 +26,8 @@ st_gdn_prepare(global float *restrict c, global float *restrict gates, global fl
                uint value_heads, uint dk, uint dv, uint taps, uint hold, float eps)
 {
     LOCAL_ARRAY(uint, words, GROUP);
-    const uint heads = 2 * key_heads + value_heads, unit = st_group() * (GROUP / 32) + st_item() / 32,
-               lane = st_item() % 32;
-    const uint row = unit / heads, head = unit % heads, channels = 2 * key_heads * dk + value_heads * dv;
+    const uint row = st_group_y() * (GROUP / 32) + st_item() / 32, head = st_group(), lane = st_item() % 32;
+    const uint channels = 2 * key_heads * dk + value_heads * dv;
     const bool inside = row < rows, is_value = head >= 2 * key_heads;
     const uint dim = inside ? (is_value ? dv : dk) : 0, length = taps - 1, p = inside ? (uint)pos[row] : 0;
     const uint first = is_value ? 2 * key_heads * dk + (head - 2 * key_heads) * dv : head * dk;
@@ -84,8 +79,7 @@ st_gdn_prepare(global float *restrict c, global float *restrict gates, global fl
 }
 
 #define GDN_GROUP 128
-#define GDN_LANES 8 /* work-items that share a column */
-#define GDN_COLUMNS (GDN_GROUP / GDN_LANES)
+#define GDN_LANES (GDN_GROUP / GDN_COLUMNS) /* work-items that share a column */
 #define GDN_BATCH 8 /* tokens that lie in local memory at once, times two */
 
 /* Starts the copies of up to GDN_BATCH rows from row on: for each its key, query, values of the group's columns, gates.

@@ -20,6 +20,7 @@
 #include "gdn.cl"
 #undef GROUP
 #undef DIM_MAX
+#include "gdn_blocks.cl"
 #include "qsa.cl"
 #undef GROUP
 #undef DIM_MAX
@@ -104,6 +105,12 @@
          args[24].i, args[25].i, args[26].i, args[27].i, args[28].i, args[29].i, args[30].i, args[31].i)
 #define UNPACK_ppcccciiiii(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i, args[10].i)
+#define UNPACK_pccccccciiiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args[8].i, args[9].i, args[10].i, args[11].i, args[12].i)
+#define UNPACK_ppcccciiii(name) \
+    name(P(0), P(1), P(2), P(3), P(4), P(5), args[6].i, args[7].i, args[8].i, args[9].i)
+#define UNPACK_pccciiiiii(name) \
+    name(P(0), P(1), P(2), P(3), args[4].i, args[5].i, args[6].i, args[7].i, args[8].i, args[9].i)
 #define UNPACK_pppccccccccciiiiiiif(name) \
     name(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), args[12].i, args[13].i, \
          args[14].i, args[15].i, args[16].i, args[17].i, args[18].i, args[19].f)
@@ -170,6 +177,10 @@
     X(ppcccciiiii, st_gdn_step_8) \
     X(ppcccciiiii, st_gdn_step_16) \
     X(pppccccciiiiiiiif, st_gdn_finish) \
+    X(pccciiiiii, st_gdn_pairs) \
+    X(ppcccciiii, st_gdn_blocks_32) \
+    X(ppcccciiii, st_gdn_blocks_64) \
+    X(ppcccciiii, st_gdn_blocks_128) \
     X(pppppcccccccccccccciiiiiiiiiiff, st_qsa_heads) \
     X(pcccciiiiii, st_qsa_score) \
     X(pcccciiiiiii, st_qsa_score_tile) \
@@ -177,6 +188,9 @@
     X(pi, st_qsa_dense) \
     X(pppccccccciiiiiiii, st_qsa_attend_4) \
     X(pppccccccciiiiiiii, st_qsa_attend_12) \
+    X(pccccccciiiii, st_qsa_halves_64) \
+    X(pccccccciiiii, st_qsa_halves_128) \
+    X(pccccccciiiii, st_qsa_halves_256) \
     X(ppccciiiii, st_qsa_join) \
     X(pppcii, st_route_choose) \
     X(ppppppciii, st_route_window) \

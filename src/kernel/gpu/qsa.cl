@@ -5,6 +5,7 @@
  * head's query is followed by its gate), bit 1 rotation of neighbours, bit 2 queries and keys are normed, bits 4.. type
  * of the cache (0 f32, 1 f16, 2 int8, 3 q4). Limits: latency for windows; for prompts the multiplications of attention,
  * 2 * heads * dim for each row and allowed position. */
+#include "halves.h"
 #include "quantize.h"
 
 #define GROUP 256
@@ -749,6 +750,262 @@ INLINE void qsa_attend(uint at_once, local float *query, local float *weight, lo
 
 QSA_ATTEND(st_qsa_attend_4, 4)
 QSA_ATTEND(st_qsa_attend_12, 12)
+
+/* ---- attention of prompts on binary16 keys and values by matrix units ----
+ *
+ * A group has one row and up to 12 query heads of a key head: rows of a 16 x 16 fragment. Queries and the weights of values are
+ * each cut into two binary16 numbers, the upper 11 bits and the next 11, after a multiplication with a power of two that
+ * keeps the lower one from becoming too small; keys and values are what they are. A tile is 32 positions: while scores are
+ * made the values are on their way, and while values are added the keys of the next tile. Waves share positions and
+ * halves of the elements for scores, elements for values. Limit: bytes of keys and values, 4 * dim for each row, key head and
+ * allowed position, from the second-level cache; multiplications would take a third of that time. */
+
+#define HALVES_HEADS 12
+#define HALVES_TILE 32
+#define HALVES_WEIGHT 16384.0f /* factor of the weights, which are at most 1 */
+#define HALVES_WEIGHT_LINE (HALVES_TILE * 2 + 16)
+#define HALVES_SCORE_LINE (HALVES_TILE + 4)
+#define HALVES_LINE(dim) ((dim) * 2 + 16) /* bytes of 16 lines of a fragment are in different banks */
+/* One array: queries (two parts of 16 lines), keys, values, weights (two parts), scores of two parts of the elements, factors
+ * of the heads, places of two tiles. */
+#define HALVES_AT_KEYS(dim) (32 * HALVES_LINE(dim))
+#define HALVES_AT_VALUES(dim) (HALVES_AT_KEYS(dim) + HALVES_TILE * HALVES_LINE(dim))
+#define HALVES_AT_WEIGHTS(dim) (HALVES_AT_VALUES(dim) + HALVES_TILE * HALVES_LINE(dim))
+#define HALVES_AT_SCORES(dim) (HALVES_AT_WEIGHTS(dim) + 32 * HALVES_WEIGHT_LINE)
+#define HALVES_AT_FACTORS(dim) (HALVES_AT_SCORES(dim) + 2 * 16 * HALVES_SCORE_LINE * 4)
+#define HALVES_AT_PLACES(dim) (HALVES_AT_FACTORS(dim) + 16 * 4)
+#define HALVES_BYTES(dim) (HALVES_AT_PLACES(dim) + 2 * HALVES_TILE * 4)
+
+#if ST_TILE_HALVES
+
+/* Starts the copies of a tile's rows of a cache. */
+INLINE void halves_fetch(local uchar *to, global const uchar *cache, local const uint *place, uint dim)
+{
+    UNROLL
+    for (uint k = 0; k < HALVES_TILE * dim / 8 / QSA_GROUP; k++) {
+        const uint i = k * QSA_GROUP + st_item(), line = i / (dim / 8), at = i % (dim / 8) * 16;
+        st_copy_issue((local uint4 *)(to + line * HALVES_LINE(dim) + at),
+                      (global const uint4 *)(cache + (ulong)place[line] * (dim * 2) + at));
+    }
+    st_copies_commit();
+}
+
+/* v as two binary16 numbers, the second part's line `apart` bytes behind the first's. */
+INLINE void halves_cut(local uchar *to, uint apart, float v)
+{
+    const ushort upper = st_half_of_float(v);
+    *(local ushort *)to = upper;
+    *(local ushort *)(to + apart) = st_half_of_float(v - st_float_of_half(upper));
+}
+
+/* The queries in two parts; returns what scores are to be multiplied with. words: QSA_GROUP words. */
+INLINE float halves_queries(local uchar *memory, local float *words, global const float *q, uint stride, uint own, uint dim)
+{
+    const uint item = st_item();
+    uint most = 0;
+    for (uint i = item; i < own * dim; i += QSA_GROUP) {
+        const uint bits = st_bits_of(q[(ulong)(i / dim) * stride + i % dim]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    for (uint mask = 16; mask > 0; mask /= 2) {
+        const uint other = st_shuffle_xor(most, mask);
+        most = other > most ? other : most;
+    }
+    if (item % 32 == 0)
+        words[item / 32] = st_float_of(most);
+    st_barrier();
+    most = 0;
+    for (uint i = 0; i < QSA_GROUP / 32; i++)
+        most = st_bits_of(words[i]) > most ? st_bits_of(words[i]) : most;
+    /* exponents: 2^13 <= largest * factor < 2^14; factor and its inverse stay normal */
+    const int exponent = (int)(most >> 23) - 127, shift = exponent < -100 ? 113 : 13 - exponent;
+    const float factor = st_float_of((uint)(127 + shift) << 23);
+    for (uint i = item; i < 16 * dim; i += QSA_GROUP) {
+        const uint h = i / dim, d = i % dim;
+        halves_cut(memory + h * HALVES_LINE(dim) + d * 2, 16 * HALVES_LINE(dim),
+                   h < own ? q[(ulong)h * stride + d] * factor : 0.0f);
+    }
+    st_barrier();
+    return st_float_of((uint)(127 - shift) << 23) * st_rsqrt((float)dim);
+}
+
+#define HALVES_WAVES (QSA_GROUP / ST_LANES)
+#define HALVES_PARTS (HALVES_WAVES / 2) /* of the elements, for scores */
+
+INLINE void halves_attend(uint dim, local uchar *memory, global float *restrict out, global const float *restrict q,
+                          global const uchar *restrict k_cache, global const uchar *restrict v_cache,
+                          global const uint *restrict chosen, global const int *restrict count,
+                          global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads,
+                          uint context, uint limit, uint flags)
+{
+    const uint item = st_item(), wave = item / ST_LANES, row = st_group_y(), each = heads / kv_heads;
+    const uint parts = (each + HALVES_HEADS - 1) / HALVES_HEADS, g = st_group() / parts;
+    const uint head = g * each + st_group() % parts * HALVES_HEADS;
+    const uint own = (g + 1) * each - head < HALVES_HEADS ? (g + 1) * each - head : HALVES_HEADS;
+    const int listed = count[row];
+    const uint all = listed < 0 ? (uint)pos[row] + 1 : (uint)listed;
+    global const uint *list = chosen + (ulong)row * limit;
+    const ulong base = ((ulong)(uint)slot[row] * kv_heads + g) * context * (dim * 2);
+    global const uchar *keys = k_cache + base, *values = v_cache + base;
+    const uint stride = (QSA_GATED(flags) ? 2 : 1) * dim;
+    global const float *qr = q + ((ulong)row * heads + head) * stride;
+    local uchar *key = memory + HALVES_AT_KEYS(dim), *value = memory + HALVES_AT_VALUES(dim);
+    local uchar *weight = memory + HALVES_AT_WEIGHTS(dim);
+    local float *score = (local float *)(memory + HALVES_AT_SCORES(dim)), *factor = (local float *)(memory + HALVES_AT_FACTORS(dim));
+    local uint *place = (local uint *)(memory + HALVES_AT_PLACES(dim));
+    if (item < 2 * HALVES_TILE) {
+        const uint t = item < all ? item : all - 1;
+        place[item] = listed < 0 ? t : list[t];
+    }
+    const float scale = halves_queries(memory, factor, qr, stride, own, dim);
+    halves_fetch(key, keys, place, dim);
+    /* scores: 16 positions and a part of the elements; values: elements from d0 on */
+    const uint half_tile = wave % 2 * 16, part = wave / 2, d0 = wave * (dim / HALVES_WAVES);
+    local const char *key_at = (local const char *)key + half_tile * HALVES_LINE(dim) + part * (dim / HALVES_PARTS) * 2;
+    local const char *query_at = (local const char *)memory + part * (dim / HALVES_PARTS) * 2;
+    struct st_tile_a upper[256 / 16 / HALVES_PARTS]; /* of the queries; there are not enough registers for both parts */
+    UNROLL
+    for (uint k = 0; k < dim / 16 / HALVES_PARTS; k++)
+        upper[k] = st_tile_load_a(query_at, HALVES_LINE(dim), k * 32);
+    float acc[256 / 16 / HALVES_WAVES][ST_TILE_VALUES], top = -INFINITY, sum = 0.0f;
+    UNROLL
+    for (uint n = 0; n < dim / 16 / HALVES_WAVES; n++)
+        UNROLL
+        for (uint v = 0; v < ST_TILE_VALUES; v++)
+            acc[n][v] = 0.0f;
+    for (uint t0 = 0, turn = 0; t0 < all; t0 += HALVES_TILE, turn ^= HALVES_TILE) {
+        const uint left = all - t0, n = left < HALVES_TILE ? left : HALVES_TILE;
+        halves_fetch(value, values, place + turn, dim);
+        st_copies_wait(1);
+        st_barrier();
+        struct st_tile_sums small, large;
+        UNROLL
+        for (uint v = 0; v < ST_TILE_VALUES; v++)
+            small.v[v] = large.v[v] = 0.0f;
+        UNROLL
+        for (uint k = 0; k < dim / 16 / HALVES_PARTS; k++) {
+            const struct st_tile_b b = st_tile_load_b(key_at, HALVES_LINE(dim), k * 32);
+            const struct st_tile_a lower = st_tile_load_a(query_at, HALVES_LINE(dim), 16 * HALVES_LINE(dim) + k * 32);
+            st_tile_multiply_f16(&small, &lower, &b);
+            st_tile_multiply_f16(&large, &upper[k], &b);
+        }
+        UNROLL
+        for (uint v = 0; v < ST_TILE_VALUES; v++)
+            score[(part * 16 + st_tile_row(v)) * HALVES_SCORE_LINE + half_tile + st_tile_column(v)] = large.v[v] + small.v[v];
+        st_barrier();
+        if (t0 + HALVES_TILE < all)
+            halves_fetch(key, keys, place + (turn ^ HALVES_TILE), dim);
+        else
+            st_copies_commit();
+        /* softmax: eight neighbours have a head */
+        const uint h = item / 8;
+        float mine[HALVES_TILE / 8], most = top, more = 0.0f;
+        UNROLL
+        for (uint i = 0; i < HALVES_TILE / 8; i++) {
+            const uint t = 8 * i + item % 8;
+            float v = score[h * HALVES_SCORE_LINE + t];
+            if (HALVES_PARTS == 2)
+                v = v + score[(16 + h) * HALVES_SCORE_LINE + t];
+            mine[i] = t < n ? v * scale : -INFINITY;
+            most = mine[i] > most ? mine[i] : most;
+        }
+        for (uint mask = 4; mask > 0; mask /= 2) {
+            const float other = st_float_of(st_shuffle_xor(st_bits_of(most), mask));
+            most = other > most ? other : most;
+        }
+        UNROLL
+        for (uint i = 0; i < HALVES_TILE / 8; i++) {
+            const float w = st_expf(mine[i] - most);
+            more = more + w;
+            halves_cut(weight + h * HALVES_WEIGHT_LINE + (8 * i + item % 8) * 2, 16 * HALVES_WEIGHT_LINE, w * HALVES_WEIGHT);
+        }
+        for (uint mask = 4; mask > 0; mask /= 2)
+            more = more + st_float_of(st_shuffle_xor(st_bits_of(more), mask));
+        const float keep = st_expf(top - most);
+        sum = st_fma(sum, keep, more);
+        top = most;
+        if (item % 8 == 0)
+            factor[h] = keep;
+        if (item < HALVES_TILE) { /* of the tile after the next, in the place of this one */
+            const uint t = t0 + 2 * HALVES_TILE + item < all ? t0 + 2 * HALVES_TILE + item : all - 1;
+            place[turn + item] = listed < 0 ? t : list[t];
+        }
+        st_copies_wait(1);
+        st_barrier();
+        UNROLL
+        for (uint m = 0; m < dim / 16 / HALVES_WAVES; m++) {
+            struct st_tile_sums fresh;
+            UNROLL
+            for (uint v = 0; v < ST_TILE_VALUES; v++)
+                fresh.v[v] = 0.0f;
+            UNROLL
+            for (uint k = 0; k < HALVES_TILE / 16; k++) {
+                const struct st_tile_rows b = st_tile_load_rows((local const char *)value + d0 * 2, HALVES_LINE(dim),
+                                                               k * 16 * HALVES_LINE(dim) + m * 32);
+                UNROLL
+                for (uint p = 0; p < 2; p++) { /* the small part first */
+                    const struct st_tile_a a = st_tile_load_a((local const char *)weight, HALVES_WEIGHT_LINE,
+                                                              (1 - p) * 16 * HALVES_WEIGHT_LINE + k * 32);
+                    st_tile_multiply_rows(&fresh, &a, &b);
+                }
+            }
+            UNROLL
+            for (uint v = 0; v < ST_TILE_VALUES; v++)
+                acc[m][v] = st_fma(acc[m][v], factor[st_tile_row(v)], fresh.v[v]);
+        }
+        st_barrier();
+    }
+    if (item % 8 == 0)
+        factor[item / 8] = sum * HALVES_WEIGHT;
+    st_barrier();
+    UNROLL
+    for (uint m = 0; m < dim / 16 / HALVES_WAVES; m++)
+        UNROLL
+        for (uint v = 0; v < ST_TILE_VALUES; v++) {
+            const uint h = st_tile_row(v), d = d0 + m * 16 + st_tile_column(v);
+            if (h < own)
+                out[((ulong)row * heads + head + h) * dim + d] =
+                    acc[m][v] / factor[h] * (QSA_GATED(flags) ? st_sigmoidf(qr[(ulong)h * stride + dim + d]) : 1.0f);
+        }
+}
+
+/* grid: (kv_heads * ceil(query heads of a key head / 12), rows). The cache is binary16. */
+#define QSA_HALVES(name, dim) \
+    GROUPS_OF_A_UNIT(QSA_GROUP, 3) \
+    KERNEL(QSA_GROUP) \
+    name(global float *restrict out, global const float *restrict q, global const uchar *restrict k_cache, \
+         global const uchar *restrict v_cache, global const uint *restrict chosen, global const int *restrict count, \
+         global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads, uint context, \
+         uint limit, uint flags) \
+    { \
+        LOCAL_ARRAY(uchar, memory, HALVES_BYTES(dim)); \
+        halves_attend(dim, memory, out, q, k_cache, v_cache, chosen, count, slot, pos, heads, kv_heads, context, limit, flags); \
+    }
+
+#else
+
+/* The same work without such units. */
+#define QSA_HALVES(name, dim) \
+    KERNEL(QSA_GROUP) \
+    name(global float *restrict out, global const float *restrict q, global const uchar *restrict k_cache, \
+         global const uchar *restrict v_cache, global const uint *restrict chosen, global const int *restrict count, \
+         global const int *restrict slot, global const int *restrict pos, uint heads, uint kv_heads, uint context, \
+         uint limit, uint flags) \
+    { \
+        LOCAL_ARRAY(float, query, HALVES_HEADS *DIM_MAX); \
+        LOCAL_ARRAY(float, weight, QSA_TILE *HALVES_HEADS); \
+        LOCAL_ARRAY(float, factor, 16); \
+        LOCAL_ARRAY(uint, place, QSA_TILE); \
+        LOCAL_ARRAY(uint, words, QSA_GROUP); \
+        qsa_attend(HALVES_HEADS, query, weight, factor, place, words, out, 0, 0, q, k_cache, v_cache, chosen, count, slot, \
+                   pos, heads, kv_heads, dim, context, limit, flags, 2 * (dim), 1); \
+    }
+
+#endif
+
+QSA_HALVES(st_qsa_halves_64, 64)
+QSA_HALVES(st_qsa_halves_128, 128)
+QSA_HALVES(st_qsa_halves_256, 256)
 
 /* out = splits put together in order, gated; also as Q8 rows where quantize is set (dim a multiple of 32). A split
  * without positions has no sum and no values. grid: (heads, rows). */
