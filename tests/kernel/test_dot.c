@@ -196,8 +196,10 @@ static void compare_rounding(const struct st_dot_table *table)
 static void avx2_equals_c(void **state)
 {
     (void)state;
-    if (!st_dot_table_avx2())
-        skip();
+    if (!st_dot_table_avx2()) { /* skip() of cmocka counts as a failure */
+        print_message("# this processor has no AVX2\n");
+        return;
+    }
     compare_level(st_dot_table_avx2());
     compare_rounding(st_dot_table_avx2());
 }
@@ -205,8 +207,10 @@ static void avx2_equals_c(void **state)
 static void avx512_equals_c(void **state)
 {
     (void)state;
-    if (!st_dot_table_avx512())
-        skip();
+    if (!st_dot_table_avx512()) { /* skip() of cmocka counts as a failure */
+        print_message("# this processor has no AVX-512\n");
+        return;
+    }
     compare_level(st_dot_table_avx512());
     compare_rounding(st_dot_table_avx512());
 }
