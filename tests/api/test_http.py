@@ -773,6 +773,7 @@ def a_stop_ends_streams_with_an_error_and_the_program_with_0():
         data += chunk
     other.join()
     assert b"the server is stopping" in data and waiting["r"].status == 503, (data[-300:], waiting["r"].status)
+    assert s.process.wait(60) == 0  # stop() would ask a second time, which ends the program at once
     assert s.stop() == 0
     sock.close()
 
