@@ -127,7 +127,8 @@ enum strata_mtp_norm { STRATA_MTP_NORM_FILE, STRATA_MTP_NORM_FULL, STRATA_MTP_NO
 /* Zero in a field means its default. */
 struct strata_engine_options {
     const char *devices;   /* "cpu" (default), "auto", or names in the order of layers: "cuda:0,cpu", "sim:gfx1100:24G,..." */
-    const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38" */
+    const char *layer_split; /* "auto" (default: by predicted time), or layers of each device: "10,38"; with "48,0" the second one
+                              * computes experts that the first one lacks */
     const char *vram_limit;  /* bytes that stages may take: "12G", or by device "cuda:0=12G,hip:0=8G" */
     uint64_t vram_reserve;   /* bytes of each device that stay free; default: 512 MiB, 1 GiB with a display */
     uint64_t ram_limit;      /* bytes of host memory beside the mapped file; 0: no limit */

@@ -29,8 +29,8 @@ static void print_mib(bool there, uint64_t bytes)
 
 static void print_devices(const struct st_plan *plan)
 {
-    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights", "slots",
-           "KV", "recurrent", "buffers", "experts", "rows", "scratch", "total", "available", "reserve", "taken");
+    printf("%-10s %-8s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "MiB", "", "layers", "weights",
+           "slots", "prompts", "KV", "recurrent", "buffers", "experts", "rows", "scratch", "total", "available", "reserve", "taken");
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         const struct st_stage_size *z = &s->size;
@@ -40,6 +40,7 @@ static void print_devices(const struct st_plan *plan)
         printf("%-10s %-8s %9s", s->name, s->arch, layers);
         print_mib(true, z->weights);
         print_mib(s->cached, z->slots);
+        print_mib(s->cached, z->prompts);
         print_mib(true, z->kv);
         print_mib(true, z->state - z->kv);
         print_mib(true, z->buffers);
@@ -55,11 +56,13 @@ static void print_devices(const struct st_plan *plan)
     for (int k = 0; k < plan->n_stages; k++) {
         const struct st_plan_stage *s = &plan->stage[k];
         if (s->cached)
-            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices; a token misses "
+            printf("%s: slots for %.1f of %.1f MiB of experts, expected to serve %.1f %% of the choices, of which "
+                   "prompts borrow up to %.1f MiB; a token misses "
                    "%.1f MiB, which the CPU computes at %.1f GB/s beside a link of %.1f GB/s, in each of %llu "
                    "layers\n",
                    s->name, (double)s->size.slots / (1 << 20), (double)s->size.all_experts / (1 << 20),
-                   100 * s->size.hit, (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->cpu_experts.rate * 1e-9,
+                   100 * s->size.hit, (double)st_stage_lent(&s->size) / (1 << 20),
+                   (1 - s->size.hit) * s->size.expert_read / (1 << 20), s->cpu_experts.rate * 1e-9,
                    s->link_experts.rate * 1e-9, (unsigned long long)s->size.steps);
     }
 }
@@ -120,11 +123,12 @@ static json_t *stage_json(const struct st_plan_stage *s)
     const struct st_stage_size *z = &s->size;
     const struct st_plan_time *t = &s->time;
     json_t *out = json_pack(
-        "{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch,
+        "{s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", s->name, "arch", s->arch,
         "first_layer", (int)s->first, "last_layer", (int)s->end - 1, "weights", (json_int_t)z->weights, "kv",
         (json_int_t)z->kv, "recurrent", (json_int_t)(z->state - z->kv), "buffers", (json_int_t)z->buffers, "rows",
         (json_int_t)z->rows, "scratch", (json_int_t)z->scratch, "total", (json_int_t)z->total, "page_locked",
-        (json_int_t)z->locked, "slots", (json_int_t)z->slots, "experts", (json_int_t)z->experts);
+        (json_int_t)z->locked, "slots", (json_int_t)z->slots, "prompts", (json_int_t)z->prompts, "experts",
+        (json_int_t)z->experts);
     json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:I, s:f}", "memory_seconds", t->memory,
                              "miss_seconds", t->misses, "launch_seconds", t->launch, "link_seconds", t->link,
                              "bytes_read", (json_int_t)s->size.read, "launches", (json_int_t)z->launches, "memory_rate",
@@ -133,9 +137,9 @@ static json_t *stage_json(const struct st_plan_stage *s)
     json_object_set_new(out, "token", time);
     if (s->cached)
         json_object_set_new(out, "expert_cache",
-                            json_pack("{s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "all",
+                            json_pack("{s:I, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "all",
                                       (json_int_t)z->all_experts, "slots",
-                                      (json_int_t)z->slots, "hit", z->hit, "layers", (json_int_t)z->steps, "cpu_seconds",
+                                      (json_int_t)z->slots, "lent", (json_int_t)st_stage_lent(z), "hit", z->hit, "layers", (json_int_t)z->steps, "cpu_seconds",
                                       s->cpu_experts.start, "cpu_rate", s->cpu_experts.rate, "link_seconds",
                                       s->link_experts.start, "link_rate", s->link_experts.rate, "answer_seconds",
                                       s->answer_seconds, "arena", (json_int_t)z->arena, "in_file", (json_int_t)z->in_file));

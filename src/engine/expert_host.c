@@ -64,8 +64,10 @@ static void count_size(const struct st_expert_set *set, const uint8_t *resident,
 {
     *in = *out = 0;
     for (uint32_t l = 0; l < set->count; l++)
-        for (uint32_t e = 0; e < set->experts && set->layer[l].slot == slot; e++)
-            *(resident[(size_t)l * set->experts + e] ? in : out) += 1;
+        for (uint32_t e = 0; e < set->experts && set->layer[l].slot == slot; e++) {
+            *in += resident[(size_t)l * set->experts + e] == ST_EXPERT_KEPT;
+            *out += resident[(size_t)l * set->experts + e] == ST_EXPERT_OUT;
+        }
 }
 
 /* Spare places that the layer brings: for each size once, as many as one adaptation can use. */
@@ -449,7 +451,7 @@ enum strata_result st_expert_host_open(const struct st_expert_host_config *c, st
                                ? STRATA_OK
                                : st_fail(err, STRATA_E_MEMORY, "no memory for a list of %zu experts", n);
     for (size_t i = 0; i < n && !r; i++)
-        resident[i] = c->store->slot_of[i] != ST_NO_SLOT;
+        resident[i] = st_expert_store_mark(c->store, (uint32_t)(i / set->experts), (uint32_t)(i % set->experts));
     if (!r) {
         arrange(set, c->profile, resident, c->budget, in_arena, spares);
         for (size_t i = 0; i < n; i++) {

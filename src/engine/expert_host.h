@@ -35,8 +35,8 @@ enum strata_result st_expert_host_open(const struct st_expert_host_config *c, st
                                        struct strata_error *err);
 void st_expert_host_close(struct st_expert_host *h);
 void st_expert_host_stats(const struct st_expert_host *h, struct st_expert_host_stats *out);
-/* Bytes that the arena takes when the experts marked in resident [layers][experts] have slots; *in_file: of those that
- * then are in the file alone. */
+/* Bytes that the arena takes when experts have slots as marked in resident [layers][experts] (enum st_expert_mark; those in
+ * slots that may be lent come last); *in_file: of those without a slot that then are in the file alone. */
 uint64_t st_expert_host_bytes(const struct st_expert_set *set, const struct st_expert_profile *profile,
                               const uint8_t *resident, uint64_t budget, uint64_t *in_file);
 

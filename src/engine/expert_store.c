@@ -240,44 +240,49 @@ static double profiled(const struct st_expert_profile *profile, const struct st_
     return known ? (double)profile->count[(size_t)l->row * profile->experts + e] : 0;
 }
 
-/* passed, chosen, share may be NULL. */
-static uint64_t choose(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
-                       uint64_t budget, uint8_t *resident, double *share)
+/* The experts for budget bytes, the most wanted first: order [layers * experts] gets layer * experts + expert of each.
+ * Those that are marked ST_EXPERT_KEPT in marks (or NULL) are passed over, those marked ST_EXPERT_LENT come after all
+ * others. Returns how many; *used: bytes of their slots. */
+static size_t choose(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marks,
+                     uint64_t budget, uint32_t *order, uint64_t *used)
 {
-    size_t n = (size_t)set->count * set->experts;
+    size_t n = (size_t)set->count * set->experts, chosen = 0;
     struct candidate *c = malloc((n + 1) * sizeof *c);
-    uint64_t used = 0;
-    size_t chosen = 0;
-    double all = 0, served = 0;
-    if (resident)
-        memset(resident, 0, n);
+    *used = 0;
     for (size_t i = 0; i < n && c; i++) {
         uint32_t layer = (uint32_t)(i / set->experts), e = (uint32_t)(i % set->experts);
         c[i] = (struct candidate){profiled(profile, &set->layer[layer], e), layer, e};
-        all += c[i].count;
     }
     if (c)
         qsort(c, n, sizeof *c, by_count);
-    for (size_t i = 0; i < n && c; i++) {
-        uint64_t bytes = set->layer[c[i].layer].slot;
-        if (bytes > budget - used || (passed && passed[(size_t)c[i].layer * set->experts + c[i].expert]))
-            continue;
-        used += bytes;
-        chosen++;
-        served += c[i].count;
-        if (resident)
-            resident[(size_t)c[i].layer * set->experts + c[i].expert] = 1;
-    }
-    if (share)
-        *share = all > 0 ? served / all : n ? (double)chosen / (double)n : 1;
+    static const uint8_t turns[] = {ST_EXPERT_OUT, ST_EXPERT_LENT};
+    for (size_t turn = 0; turn < (marks ? 2 : 1); turn++)
+        for (size_t i = 0; i < n && c; i++) {
+            uint64_t bytes = set->layer[c[i].layer].slot;
+            uint32_t number = c[i].layer * set->experts + c[i].expert;
+            if (bytes > budget - *used || (marks && marks[number] != turns[turn]))
+                continue;
+            *used += bytes;
+            order[chosen++] = number;
+        }
     free(c);
-    return used;
+    return chosen;
 }
 
 uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_expert_profile *profile, uint64_t budget,
-                          uint8_t *resident, double *share)
+                          uint64_t lent, uint8_t *marks)
 {
-    return choose(set, profile, NULL, budget, resident, share);
+    size_t n = (size_t)set->count * set->experts;
+    uint32_t *order = malloc((n + 1) * sizeof *order);
+    uint64_t used = 0, at = 0;
+    size_t chosen = order ? choose(set, profile, NULL, budget, order, &used) : 0;
+    memset(marks, ST_EXPERT_OUT, n);
+    for (size_t i = 0; i < chosen; i++) {
+        at += set->layer[order[i] / set->experts].slot;
+        marks[order[i]] = lent < used && at <= used - lent ? ST_EXPERT_KEPT : ST_EXPERT_LENT;
+    }
+    free(order);
+    return used;
 }
 
 double st_expert_share(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marked)
@@ -288,42 +293,71 @@ double st_expert_share(const struct st_expert_set *set, const struct st_expert_p
         double c = profiled(profile, &set->layer[i / set->experts], (uint32_t)(i % set->experts));
         all += c;
         served += marked[i] ? c : 0;
-        count += marked[i];
+        count += marked[i] != 0;
     }
     return all > 0 ? served / all : n ? (double)count / (double)n : 0;
 }
 
-void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
+void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marks,
                     uint64_t budget, uint8_t *chosen)
 {
-    choose(set, profile, passed, budget, chosen, NULL);
+    size_t n = (size_t)set->count * set->experts;
+    uint32_t *order = malloc((n + 1) * sizeof *order);
+    uint64_t used;
+    size_t count = order ? choose(set, profile, marks, budget, order, &used) : 0;
+    memset(chosen, 0, n);
+    for (size_t i = 0; i < count; i++)
+        chosen[order[i]] = 1;
+    free(order);
 }
 
 enum strata_result st_expert_store_fill(struct st_expert_store *s, const struct st_expert_profile *profile,
-                                        uint64_t budget, struct strata_error *err)
+                                        const uint8_t *marks, uint64_t budget, uint64_t lent, struct strata_error *err)
 {
     size_t n = (size_t)s->set.count * s->set.experts;
-    uint8_t *resident = malloc(n + 1);
+    uint32_t *order = malloc((n + 1) * sizeof *order);
+    uint64_t used;
     s->slot = malloc((n + 1) * sizeof *s->slot);
     s->slot_of = malloc((n + 1) * sizeof *s->slot_of);
     s->missing = calloc(s->set.count + 1ull, sizeof *s->missing);
     s->count = calloc(n + 1, sizeof *s->count);
-    if (!resident || !s->slot || !s->slot_of || !s->missing || !s->count) {
-        free(resident);
+    if (!order || !s->slot || !s->slot_of || !s->missing || !s->count) {
+        free(order);
         return st_fail(err, STRATA_E_MEMORY, "no memory for a table of %zu experts", n);
     }
-    st_expert_choose(&s->set, profile, budget, resident, NULL);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t layer = (uint32_t)(i / s->set.experts);
-        s->slot_of[i] = resident[i] ? s->slots : ST_NO_SLOT;
-        s->missing[layer] += !resident[i];
-        if (!resident[i])
-            continue;
-        s->slot[s->slots++] = (struct st_expert_slot){s->bytes, layer, (uint32_t)(i % s->set.experts)};
+    for (uint32_t l = 0; l < s->set.count; l++)
+        s->missing[l] = s->set.experts;
+    for (size_t i = 0; i < n; i++)
+        s->slot_of[i] = ST_NO_SLOT;
+    s->slots = (uint32_t)choose(&s->set, profile, marks, budget, order, &used);
+    for (uint32_t i = 0; i < s->slots; i++) {
+        uint32_t layer = order[i] / s->set.experts;
+        s->slot[i] = (struct st_expert_slot){s->bytes, layer, order[i] % s->set.experts};
+        s->slot_of[order[i]] = i;
+        s->missing[layer]--;
         s->bytes += s->set.layer[layer].slot;
+        s->kept += lent < used && s->bytes <= used - lent;
     }
-    free(resident);
+    free(order);
     return STRATA_OK;
+}
+
+uint8_t st_expert_store_mark(const struct st_expert_store *s, uint32_t layer, uint32_t expert)
+{
+    uint32_t slot = s->slot_of[(size_t)layer * s->set.experts + expert];
+    return slot == ST_NO_SLOT ? ST_EXPERT_OUT : slot < s->kept ? ST_EXPERT_KEPT : ST_EXPERT_LENT;
+}
+
+bool st_expert_store_holds(const struct st_expert_store *s, uint32_t slot)
+{
+    return s->slot_of[(size_t)s->slot[slot].layer * s->set.experts + s->slot[slot].expert] == slot;
+}
+
+void st_expert_store_lend(struct st_expert_store *s, uint64_t from)
+{
+    for (uint32_t i = s->kept; i < s->slots; i++)
+        if (s->slot[i].at + s->set.layer[s->slot[i].layer].slot > from && st_expert_store_holds(s, i))
+            st_expert_store_take_out(s, i);
 }
 
 void st_expert_store_free(struct st_expert_store *s)
@@ -387,31 +421,117 @@ static size_t list_held(const struct st_expert_store *s, struct candidate *held,
     return n;
 }
 
-uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap out[ST_EXPERT_SWAPS])
+/* Brings the first `most` of n in their order to the front, sorted. All would take milliseconds of every window. */
+static void best_first(struct candidate *c, size_t n, size_t most)
 {
-    size_t n = (size_t)s->set.count * s->set.experts, n_in = 0, n_held = 0;
-    struct candidate *in = malloc((n + 1) * sizeof *in), *held = malloc((n + 1) * sizeof *held);
-    uint32_t swaps = 0, *unwanted = calloc(s->set.count + 1ull, sizeof *unwanted);
-    for (size_t i = 0; i < n && in; i++)
+    for (size_t from = 0, to = n; most < n && to - from > 1;) {
+        const struct candidate middle = c[from + (to - from) / 2];
+        size_t i = from, k = to - 1;
+        for (;; i++, k--) {
+            while (by_count(&c[i], &middle) < 0)
+                i++;
+            while (by_count(&c[k], &middle) > 0)
+                k--;
+            if (i >= k)
+                break;
+            struct candidate swap = c[i];
+            c[i] = c[k];
+            c[k] = swap;
+        }
+        /* Those before i come before all others; no two are equal. */
+        if (most <= i)
+            to = i;
+        else
+            from = i + (i == from);
+    }
+    qsort(c, most < n ? most : n, sizeof *c, by_count);
+}
+
+/* Missing experts that have been chosen of late, sorted. */
+static size_t list_wanted(const struct st_expert_store *s, struct candidate *in)
+{
+    size_t n = (size_t)s->set.count * s->set.experts, n_in = 0;
+    for (size_t i = 0; i < n; i++)
         if (s->slot_of[i] == ST_NO_SLOT && s->count[i] > 0)
             in[n_in++] =
                 (struct candidate){(double)s->count[i], (uint32_t)(i / s->set.experts), (uint32_t)(i % s->set.experts)};
-    if (held && unwanted)
-        n_held = list_held(s, held, unwanted);
-    if (in && held) {
-        qsort(in, n_in, sizeof *in, by_count);
-        qsort(held, n_held, sizeof *held, by_count);
+    qsort(in, n_in, sizeof *in, by_count);
+    return n_in;
+}
+
+/* All missing experts whose size has empty slots, the first ones sorted; of those that were not chosen of late the ones
+ * that were in such a slot come first. next [layers]: zeros; gets, at the first layer of a size, its first empty slot
+ * and 1. was_here [layers][experts]: zeros. */
+static size_t list_fitting(const struct st_expert_store *s, struct candidate *in, uint8_t *was_here, uint32_t *next)
+{
+    size_t n_in = 0, i = 0;
+    for (uint32_t k = s->slots; k-- > s->kept;) {
+        const struct st_expert_slot *slot = &s->slot[k];
+        if (st_expert_store_holds(s, k))
+            continue;
+        was_here[(size_t)slot->layer * s->set.experts + slot->expert] = 1;
+        next[first_of_size(&s->set, slot->layer)] = k + 1;
     }
-    for (uint32_t l = 0; l < s->set.count && in && held; l++) {
+    for (uint32_t l = 0; l < s->set.count; l++) {
+        bool fits = next[first_of_size(&s->set, l)] > 0;
+        for (uint32_t e = 0; e < s->set.experts; e++, i++) {
+            double count = s->count[i] > 0 ? (double)s->count[i] : was_here[i] ? (double)FORGOTTEN / 2 : 0;
+            if (fits && s->slot_of[i] == ST_NO_SLOT)
+                in[n_in++] = (struct candidate){count, l, e};
+        }
+    }
+    best_first(in, n_in, ST_EXPERT_SWAPS);
+    return n_in < ST_EXPERT_SWAPS ? n_in : ST_EXPERT_SWAPS;
+}
+
+/* Each goes to the next empty slot of its size. */
+static uint32_t fill_empty(const struct st_expert_store *s, const struct candidate *in, size_t n_in, uint32_t *next,
+                           struct st_expert_swap *out)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < n_in; i++) {
+        uint64_t bytes = s->set.layer[in[i].layer].slot;
+        uint32_t *slot = &next[first_of_size(&s->set, in[i].layer)]; /* and 1 */
+        while (*slot <= s->slots &&
+               (st_expert_store_holds(s, *slot - 1) || s->set.layer[s->slot[*slot - 1].layer].slot != bytes))
+            ++*slot;
+        if (*slot <= s->slots)
+            out[n++] = (struct st_expert_swap){(*slot)++ - 1, in[i].layer, in[i].expert};
+    }
+    return n;
+}
+
+/* Missing experts that are wanted meet those in slots that are not. */
+static uint32_t exchange(const struct st_expert_store *s, const struct candidate *in, size_t n_in,
+                         struct candidate *held, uint32_t *unwanted, struct st_expert_swap *out)
+{
+    uint32_t swaps = 0;
+    size_t n_held = list_held(s, held, unwanted);
+    qsort(held, n_held, sizeof *held, by_count);
+    for (uint32_t l = 0; l < s->set.count; l++)
         if (first_of_size(&s->set, l) == l)
             swaps += match(s, in, n_in, held, n_held, s->set.layer[l].slot, out + swaps, ST_EXPERT_SWAPS - swaps);
+    return swaps;
+}
+
+uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap out[ST_EXPERT_SWAPS])
+{
+    size_t n = (size_t)s->set.count * s->set.experts;
+    struct candidate *in = malloc((n + 1) * sizeof *in), *held = malloc((n + 1) * sizeof *held);
+    uint8_t *was_here = calloc(n + 1, 1);
+    uint32_t swaps = 0, *by_size = calloc(s->set.count + 1ull, sizeof *by_size);
+    bool fills = s->empty > 0;
+    if (in && held && was_here && by_size) {
+        size_t n_in = fills ? list_fitting(s, in, was_here, by_size) : list_wanted(s, in);
+        swaps = fills ? fill_empty(s, in, n_in, by_size, out) : exchange(s, in, n_in, held, by_size, out);
     }
     free(in);
     free(held);
-    free(unwanted);
-    for (size_t i = 0; i < n; i++)
+    free(was_here);
+    free(by_size);
+    for (size_t i = 0; i < n && !fills; i++)
         s->count[i] = s->count[i] < FORGOTTEN ? 0 : DECAY * s->count[i];
-    s->windows = 0;
+    s->windows = fills ? s->windows : 0;
     return swaps;
 }
 
@@ -420,6 +540,7 @@ void st_expert_store_take_out(struct st_expert_store *s, uint32_t slot)
     const struct st_expert_slot *was = &s->slot[slot];
     s->slot_of[(size_t)was->layer * s->set.experts + was->expert] = ST_NO_SLOT;
     s->missing[was->layer]++;
+    s->empty++;
 }
 
 void st_expert_store_put_in(struct st_expert_store *s, const struct st_expert_swap *swap)
@@ -428,4 +549,5 @@ void st_expert_store_put_in(struct st_expert_store *s, const struct st_expert_sw
     s->slot[swap->slot].expert = swap->expert;
     s->slot_of[(size_t)swap->layer * s->set.experts + swap->expert] = swap->slot;
     s->missing[swap->layer]--;
+    s->empty--;
 }

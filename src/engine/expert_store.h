@@ -8,7 +8,8 @@
  *
  * A slot holds one expert of one layer: its gate, up and down (or gate and up fused), each at a multiple of 16. Slots
  * of all layers are packed in one part of the stage's allocation. Kernels find an expert through a list of 64-bit
- * offsets for each layer (st_weight.places); one that is missing has none, and its groups of work-items return at once.
+ * offsets from the allocation's start for each layer (st_weight.places); one that is missing has none, and its groups of
+ * work-items return at once.
  * So the same captured launches serve every state of the store. The host has the same list. Both change between passes
  * only, while nothing runs.
  *
@@ -18,6 +19,11 @@
  * layer are taken in ascending order, cut into runs; those of a run that are missing are copied to a part of a ring
  * while the run before is computed, by a second list that gives every expert a place. Gates and ups first, then downs,
  * so each byte crosses the link once. A prompt so short that it takes few of the experts is routed first.
+ *
+ * A prompt's buffers, its rows and that ring are memory of the last slots, which at first have the least wanted of the
+ * experts: a prompt takes out what is in them, as far as it needs their memory, and the windows behind it fill them
+ * again, the most wanted missing experts first, as many at a time as one adaptation exchanges. So windows have slots
+ * where otherwise memory would lie idle. The host keeps its copy of experts in slots that may be lent.
  *
  * Which experts are in slots: those that a profile counts most, without one the same of each layer; then those that
  * counts of the running text (decayed) prefer: a copy that is under way changes nothing until it is complete. All
@@ -83,16 +89,19 @@ double st_expert_profile_share(const struct st_expert_profile *p, double experts
 
 /* ---- what is where ---- */
 
-/* Chooses the experts for budget bytes of slots: largest count first, then by number, then by layer, each that still
- * fits. profile may be NULL. resident: NULL or [layers][experts] bytes. Returns the bytes of their slots; *share: of
- * the choices that they serve, by the profile, otherwise by their number. */
-uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_expert_profile *profile, uint64_t budget,
-                          uint8_t *resident, double *share);
+/* Where an expert is: in none of the slots; in one that is its own; in one that prompts may borrow. */
+enum st_expert_mark { ST_EXPERT_OUT, ST_EXPERT_KEPT, ST_EXPERT_LENT };
 
+/* Chooses the experts for budget bytes of slots: largest count first, then by number, then by layer, each that still
+ * fits. profile may be NULL. marks [layers][experts]: enum st_expert_mark; lent: bytes that prompts may borrow of the
+ * end. Returns the bytes of all slots. */
+uint64_t st_expert_choose(const struct st_expert_set *set, const struct st_expert_profile *profile, uint64_t budget,
+                          uint64_t lent, uint8_t *marks);
 /* The share of the choices that the marked experts serve, by the profile, otherwise by their number. */
 double st_expert_share(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marked);
-/* The same for host memory: marks in chosen the first experts of that order that are not marked in passed. */
-void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *passed,
+/* The same choice for other memory: sets chosen for the first experts of that order that are ST_EXPERT_OUT in marks,
+ * then for those that are ST_EXPERT_LENT. */
+void st_expert_rank(const struct st_expert_set *set, const struct st_expert_profile *profile, const uint8_t *marks,
                     uint64_t budget, uint8_t *chosen);
 
 struct st_expert_store {
@@ -101,8 +110,9 @@ struct st_expert_store {
         uint64_t at; /* from the first slot */
         uint32_t layer, expert;
     } * slot;
-    uint32_t slots;
-    uint64_t bytes;      /* of all slots */
+    uint32_t slots, kept; /* kept: those before this one are never lent */
+    uint32_t empty;       /* slots without an expert */
+    uint64_t bytes;       /* of all slots */
     uint32_t *slot_of;   /* [layers][experts]: ST_NO_SLOT for those that are missing */
     uint32_t *missing;   /* [layers]: how many are */
     float *count;        /* [layers][experts]: choices, decayed */
@@ -110,9 +120,15 @@ struct st_expert_store {
     uint64_t asked, hit; /* distinct experts of windows, and those that were in slots */
 };
 
-/* Makes slots for the chosen experts; the set has been filled. */
+/* Makes slots for the experts that st_expert_choose would take, in that order; those that are marked ST_EXPERT_KEPT in
+ * marks (or NULL) are passed over. The set has been filled. */
 enum strata_result st_expert_store_fill(struct st_expert_store *s, const struct st_expert_profile *profile,
-                                        uint64_t budget, struct strata_error *err);
+                                        const uint8_t *marks, uint64_t budget, uint64_t lent, struct strata_error *err);
+uint8_t st_expert_store_mark(const struct st_expert_store *s, uint32_t layer, uint32_t expert);
+/* Whether there is an expert in the slot. */
+bool st_expert_store_holds(const struct st_expert_store *s, uint32_t slot);
+/* Takes out what is in the slots that end behind from, of those that may be lent. */
+void st_expert_store_lend(struct st_expert_store *s, uint64_t from);
 void st_expert_store_free(struct st_expert_store *s);
 
 /* An exchange: the slot's expert makes room for another one of the same size. */
@@ -121,7 +137,8 @@ struct st_expert_swap {
 };
 enum { ST_EXPERT_SWAPS = 96, ST_EXPERT_PERIOD = 4 /* windows from one adaptation to the next */ };
 /* The exchanges that counts ask for, at most ST_EXPERT_SWAPS, the most wanted first: a missing expert's count exceeds
- * that of the slot's by half. Then all counts decay. Nothing is changed but counts. */
+ * that of the slot's by half. Then all counts decay. Nothing is changed but counts. While slots are empty: who comes to
+ * those instead, the most wanted missing experts, and those that were there before. */
 uint32_t st_expert_store_adapt(struct st_expert_store *s, struct st_expert_swap out[ST_EXPERT_SWAPS]);
 /* The slot's expert is gone; then the slot has the other one. */
 void st_expert_store_take_out(struct st_expert_store *s, uint32_t slot);

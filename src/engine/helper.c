@@ -17,19 +17,22 @@ struct input {
 
 struct st_helper {
     struct st_device *dev;
-    const struct st_expert_set *set;
+    const struct st_expert_store *stage;
+    const struct st_expert_set *set; /* the stage's */
+    struct st_expert_store own;      /* what it holds; its set is a copy of the stage's */
+    struct st_expert_swap swap[ST_EXPERT_SWAPS];
+    uint32_t swaps; /* under way */
     uint32_t experts, used, hidden, width;
-    st_addr memory; /* bytes of them */
-    uint64_t bytes;
-    uint64_t slots; /* bytes */
-    uint8_t *has;   /* [layers][experts] */
-    uint8_t *host;  /* page-locked: input, then rows, then a piece */
+    st_addr memory;
+    uint64_t bytes; /* of it */
+    uint8_t *host;  /* page-locked: input, then rows, then places, then a piece */
     uint64_t in_bytes;
     struct input in, on_device;
     float *rows;
     uint8_t *piece;
     uint64_t *places;    /* [layers][experts], host's copy */
-    st_addr lists, base; /* base: of slots */
+    st_addr lists;
+    uint64_t slots_at; /* slots, from the allocation's start */
     struct layer {
         struct st_weight gate, up, down;
     } * layer;
@@ -39,7 +42,7 @@ struct st_helper {
     int32_t n, count; /* rows of the window; entries under way */
     struct st_gpu_target target;
     struct st_gpu_list list;
-    struct st_event *done, *copied;
+    struct st_event *done, *copied, *swapped;
 };
 
 static uint64_t place_input(struct input *in, const struct st_experts *a, uint8_t *base)
@@ -94,13 +97,14 @@ uint64_t st_helper_bytes(const struct st_expert_set *set, const struct st_expert
 {
     struct st_helper h = {0};
     *locked = st_stage_align(place_input(&h.in, shape, NULL)) +
-              st_stage_align((uint64_t)ST_GPU_WINDOW * shape->used * shape->hidden * sizeof(float)) + PIECE;
+              st_stage_align((uint64_t)ST_GPU_WINDOW * shape->used * shape->hidden * sizeof(float)) +
+              st_stage_align((uint64_t)set->count * set->experts * sizeof *h.places) + PIECE;
     return place_device(&h, set, shape, NULL);
 }
 
 bool st_helper_has(const struct st_helper *h, uint32_t layer, uint32_t expert)
 {
-    return h->has[(size_t)layer * h->experts + expert];
+    return h->own.slot_of[(size_t)layer * h->experts + expert] != ST_NO_SLOT;
 }
 
 /* ---- opening ---- */
@@ -125,19 +129,27 @@ static enum strata_result put(struct st_helper *h, st_addr to, const void *from,
     return r;
 }
 
+static enum strata_result send_places(struct st_helper *h, struct strata_error *err)
+{
+    for (size_t i = 0; i < (size_t)h->set->count * h->experts; i++) {
+        uint32_t slot = h->own.slot_of[i];
+        h->places[i] = slot == ST_NO_SLOT ? ST_NO_PLACE : h->slots_at + h->own.slot[slot].at;
+    }
+    return h->dev->table->copy_in(h->dev->compute, h->lists, h->places,
+                                  (uint64_t)h->set->count * h->experts * sizeof *h->places, err);
+}
+
 static enum strata_result fill(struct st_helper *h, struct strata_error *err)
 {
-    uint64_t at = 0;
     enum strata_result r = STRATA_OK;
-    for (size_t i = 0; i < (size_t)h->set->count * h->experts && !r; i++) {
-        const struct st_expert_layer *l = &h->set->layer[i / h->experts];
-        h->places[i] = h->has[i] ? at : ST_NO_PLACE;
-        for (uint32_t s = 0; s < l->sections && h->has[i] && !r; s++)
-            r = put(h, h->base + at + l->section[s].at,
-                    l->section[s].tensor->data + i % h->experts * l->section[s].bytes, l->section[s].bytes, err);
-        at += h->has[i] ? l->slot : 0;
+    for (uint32_t i = 0; i < h->own.slots && !r; i++) {
+        const struct st_expert_slot *slot = &h->own.slot[i];
+        const struct st_expert_layer *l = &h->set->layer[slot->layer];
+        for (uint32_t s = 0; s < l->sections && !r; s++)
+            r = put(h, h->memory + h->slots_at + slot->at + l->section[s].at,
+                    l->section[s].tensor->data + slot->expert * l->section[s].bytes, l->section[s].bytes, err);
     }
-    return r ? r : put(h, h->lists, h->places, (uint64_t)h->set->count * h->experts * sizeof *h->places, err);
+    return r ? r : send_places(h, err);
 }
 
 /* A weight of the file as the helper has it; its factors are sent to where place_device put them. */
@@ -145,7 +157,7 @@ static struct st_weight weight_of(const struct st_helper *h, uint32_t k, const s
                                   uint32_t skip)
 {
     struct st_weight w = *file;
-    w.data = (const void *)(uintptr_t)(h->base + h->set->layer[k].section[section].at + skip);
+    w.data = (const void *)(uintptr_t)(h->memory + h->set->layer[k].section[section].at + skip);
     w.places = (const void *)(uintptr_t)(h->lists + (uint64_t)k * h->experts * sizeof(uint64_t));
     return w;
 }
@@ -159,7 +171,7 @@ static enum strata_result set_layers(struct st_helper *h, const struct st_helper
                                      .up = weight_of(h, k, &l->up, l->section[1], l->skip[1]),
                                      .down = weight_of(h, k, &l->down, l->section[2], l->skip[2])};
     }
-    place_device(h, h->set, c->shape, (uint8_t *)(uintptr_t)(h->base + h->slots));
+    place_device(h, h->set, c->shape, (uint8_t *)(uintptr_t)h->memory);
     for (uint32_t k = 0; k < h->set->count && !r; k++) {
         const struct st_weight *own[3] = {&h->layer[k].gate, &h->layer[k].up, &h->layer[k].down};
         const struct st_weight *file[3] = {&c->layer[k].gate, &c->layer[k].up, &c->layer[k].down};
@@ -175,33 +187,32 @@ static enum strata_result open_memory(struct st_helper *h, const struct st_helpe
     const struct st_runtime *t = h->dev->table;
     size_t n = (size_t)h->set->count * h->experts;
     uint64_t locked, fixed = st_helper_bytes(h->set, c->shape, &locked);
-    uint8_t *resident = malloc(n + 1);
+    uint8_t *marks = malloc(n + 1);
     void *memory;
-    h->has = calloc(n + 1, 1);
-    h->places = malloc((n + 1) * sizeof *h->places);
     h->layer = calloc(h->set->count, sizeof *h->layer);
-    if (!resident || !h->has || !h->places || !h->layer) {
-        free(resident);
+    if (!marks || !h->layer) {
+        free(marks);
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", h->dev->name);
     }
     for (size_t i = 0; i < n; i++)
-        resident[i] = c->store->slot_of[i] != ST_NO_SLOT;
-    st_expert_rank(h->set, c->profile, resident, c->slots, h->has);
-    free(resident);
-    for (size_t i = 0; i < n; i++)
-        h->slots += h->has[i] ? h->set->layer[i / h->experts].slot : 0;
-    enum strata_result r = st_device_allocate(h->dev, h->slots + fixed, &h->memory, err);
-    h->bytes = r ? 0 : h->slots + fixed;
+        marks[i] = c->store->slot_of[i] == ST_NO_SLOT ? ST_EXPERT_OUT : ST_EXPERT_KEPT;
+    h->own.set = *h->set;
+    enum strata_result r = st_expert_store_fill(&h->own, c->profile, marks, c->slots, 0, err);
+    free(marks);
+    if (!r)
+        r = st_device_allocate(h->dev, h->own.bytes + fixed, &h->memory, err);
+    h->bytes = r ? 0 : h->own.bytes + fixed;
     if (!r)
         r = t->host_allocate(h->dev->rt, locked, &memory, err);
     if (r)
         return r;
     h->host = memory;
-    h->base = h->memory;
+    h->slots_at = fixed;
     h->in_bytes = place_input(&h->in, c->shape, h->host);
     h->rows = (float *)(void *)(h->host + st_stage_align(h->in_bytes));
     h->piece = h->host + locked - PIECE;
-    place_device(h, h->set, c->shape, (uint8_t *)(uintptr_t)(h->base + h->slots));
+    h->places = (uint64_t *)(void *)(h->piece - st_stage_align(n * sizeof *h->places));
+    place_device(h, h->set, c->shape, (uint8_t *)(uintptr_t)h->memory);
     return STRATA_OK;
 }
 
@@ -212,6 +223,7 @@ enum strata_result st_helper_open(const struct st_helper_config *c, struct st_he
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a helper", c->dev->name);
     const struct st_runtime *t = c->dev->table;
     h->dev = c->dev;
+    h->stage = c->store;
     h->set = &c->store->set;
     h->experts = c->shape->experts;
     h->used = c->shape->used;
@@ -221,6 +233,8 @@ enum strata_result st_helper_open(const struct st_helper_config *c, struct st_he
     enum strata_result r = t->event_create(c->dev->rt, false, &h->done, err);
     if (!r)
         r = t->event_create(c->dev->rt, false, &h->copied, err);
+    if (!r)
+        r = t->event_create(c->dev->rt, false, &h->swapped, err);
     if (!r)
         r = open_memory(h, c, err);
     if (!r)
@@ -256,13 +270,64 @@ void st_helper_close(struct st_helper *h)
     st_wait(h->dev, h->dev->compute, NULL);
     t->event_free(h->done);
     t->event_free(h->copied);
+    t->event_free(h->swapped);
     t->host_free(h->dev->rt, h->host);
     st_device_release(h->dev, h->memory, h->bytes);
     st_gpu_list_free(&h->list);
-    free(h->has);
-    free(h->places);
+    h->own.set = (struct st_expert_set){0}; /* the layers are the stage's */
+    st_expert_store_free(&h->own);
     free(h->layer);
     free(h);
+}
+
+/* ---- exchanges ---- */
+
+/* Experts that the host has at hand, as many as the piece takes, to the places of others. */
+static enum strata_result begin_swaps(struct st_helper *h, const struct st_expert_host *host, struct strata_error *err)
+{
+    const struct st_runtime *t = h->dev->table;
+    struct st_expert_swap swaps[ST_EXPERT_SWAPS];
+    uint32_t n = st_expert_store_adapt(&h->own, swaps);
+    uint64_t used = 0;
+    enum strata_result r = STRATA_OK;
+    for (uint32_t i = 0; i < n && !r; i++) {
+        const uint8_t *from = st_expert_host_at(host, swaps[i].layer, swaps[i].expert);
+        uint64_t bytes = h->set->layer[swaps[i].layer].slot;
+        if (!from || used + bytes > PIECE)
+            continue;
+        memcpy(h->piece + used, from, bytes);
+        st_expert_store_take_out(&h->own, swaps[i].slot);
+        h->swap[h->swaps++] = swaps[i];
+        r = t->copy_in(h->dev->copy, h->memory + h->slots_at + h->own.slot[swaps[i].slot].at, h->piece + used, bytes, err);
+        used += bytes;
+    }
+    if (r || !h->swaps)
+        return r;
+    r = send_places(h, err);
+    if (!r)
+        r = t->event_record(h->dev->copy, h->swapped, err);
+    return r ? r : t->queue_flush(h->dev->copy, err);
+}
+
+enum strata_result st_helper_adapt(struct st_helper *h, const struct st_expert_host *host, bool due,
+                                   struct strata_error *err)
+{
+    bool done = false;
+    if (h->swaps) {
+        enum strata_result r = h->dev->table->event_query(h->swapped, &done, err);
+        if (r || !done)
+            return r;
+        for (uint32_t i = 0; i < h->swaps; i++)
+            st_expert_store_put_in(&h->own, &h->swap[i]);
+        h->swaps = 0;
+        return send_places(h, err);
+    }
+    if (!due)
+        return STRATA_OK;
+    /* What has a slot on the stage's own device is not wanted here. */
+    for (size_t i = 0; i < (size_t)h->set->count * h->experts; i++)
+        h->own.count[i] = h->stage->slot_of[i] == ST_NO_SLOT ? h->stage->count[i] : 0;
+    return begin_swaps(h, host, err);
 }
 
 /* ---- windows ---- */

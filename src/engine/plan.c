@@ -33,6 +33,7 @@ struct candidate {
     struct st_plan_stage stage; /* without a range */
     bool named;
     bool off;                    /* not looked at as a stage */
+    bool helps;                  /* has no layers because the user says so, and is to help */
     bool stated;                 /* limit is the user's */
     uint64_t most;               /* bytes of one allocation; 0: not known */
     double out_rate;             /* to the host, bytes per second; 0: no link */
@@ -376,7 +377,12 @@ static void extend_size(const struct planner *p, const struct candidate *c, stru
     s->expert_read += one->expert_read;
     s->steps += one->steps;
     s->experts = max_u64(s->experts, one->experts) + (one->experts ? EXPERT_LISTS * one->steps : 0);
-    s->total = align_up(s->weights) + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) +
+    s->room.buffers = max_u64(s->room.buffers, one->room.buffers);
+    s->room.rows = max_u64(s->room.rows, one->room.rows);
+    s->room.scratch = max_u64(s->room.scratch, one->room.scratch);
+    s->room.ring = max_u64(s->room.ring, one->room.ring);
+    s->prompts = st_room_bytes(&s->room);
+    s->total = align_up(s->weights) + s->prompts + align_up(s->state) + align_up(s->buffers) + align_up(s->experts) +
                align_up(s->rows) + align_up(s->scratch);
 }
 
@@ -451,7 +457,7 @@ static double range_seconds(const struct planner *p, const struct candidate *c, 
         return sum(time_of(p, c, &range->size, first, end));
     if (!c->least || !least->all_experts || least->total > c->stage.limit)
         return -1;
-    uint64_t room = c->stage.limit - least->total, slots = slot_room(p, room, least->all_experts);
+    uint64_t room = c->stage.limit - least->total + least->prompts, slots = slot_room(p, room, least->all_experts);
     if (slots > room || !p->cpu_known)
         return -1;
     return sum(time_with(p, c, least, (double)slots / (double)least->all_experts, first, end));
@@ -473,17 +479,21 @@ static enum strata_result stated_split(struct planner *p)
     uint32_t first = 0, layers = p->q->dims->layers;
     /* Without names the CPU takes layers only when nothing else is there. */
     int n = p->n > 1 && p->candidate[p->n - 1].stage.found < 0 && !p->candidate[p->n - 1].named ? p->n - 1 : p->n;
+    p->plan->n_stages = 0;
     for (int k = 0; k < n; k++) {
         char *end;
-        unsigned long count = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
-        if (count == 0 || count > layers - first)
+        struct candidate *c = &p->candidate[k];
+        bool number = isdigit((unsigned char)*at), helps = number && *at == '0' && c->stage.found >= 0;
+        unsigned long count = number ? strtoul(at, &end, 10) : 0;
+        if ((count == 0 && !helps) || count > layers - first)
             return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': device %s needs 1..%u layers",
-                           p->q->layer_split, p->candidate[k].stage.name, layers - first);
-        take_stage(p, k, &p->candidate[k], first, first + (uint32_t)count);
+                           p->q->layer_split, c->stage.name, layers - first);
+        c->helps = count == 0;
+        if (count)
+            take_stage(p, p->plan->n_stages++, c, first, first + (uint32_t)count);
         first += (uint32_t)count;
         at = *end == ',' ? end + 1 : end;
     }
-    p->plan->n_stages = n;
     if (first != layers || *at)
         return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' gives %u layers to %d devices; the model has %u",
                        p->q->layer_split, first, n, layers);
@@ -634,11 +644,11 @@ static enum strata_result too_small(const struct planner *p, const struct st_pla
         snprintf(why, sizeof why, "%llu are free and %llu of them stay so", (unsigned long long)s->free,
                  (unsigned long long)s->reserve);
     return st_fail(p->err, STRATA_E_DEVICE,
-                   "%s: layers %u..%u take %llu bytes (weights %llu, slots of experts %llu, state %llu, buffers %llu, "
-                   "for experts %llu, "
+                   "%s: layers %u..%u take %llu bytes (weights %llu, slots of experts %llu, prompts beside them %llu, "
+                   "state %llu, buffers %llu, for experts %llu, "
                    "rows %llu, scratch %llu), %llu may be used: %s",
                    s->name, s->first, s->end - 1, (unsigned long long)z->total, (unsigned long long)z->weights,
-                   (unsigned long long)z->slots, (unsigned long long)z->state, (unsigned long long)z->buffers,
+                   (unsigned long long)z->slots, (unsigned long long)z->prompts, (unsigned long long)z->state, (unsigned long long)z->buffers,
                    (unsigned long long)z->experts, (unsigned long long)z->rows, (unsigned long long)z->scratch,
                    (unsigned long long)s->limit, why);
 }
@@ -756,7 +766,7 @@ static enum strata_result size_stage(struct planner *p, const struct candidate *
     s->size = least;
     if (least.total > s->limit)
         return r;
-    some.slots = s->slots = slot_room(p, s->limit - least.total, least.all_experts);
+    some.slots = s->slots = slot_room(p, s->limit - least.total + least.prompts, least.all_experts);
     return size_with(p, c, s->first, s->end, prefill, &some, &s->size);
 }
 
@@ -943,7 +953,20 @@ static struct st_plan_stage *most_missing(struct st_plan *plan)
     return most;
 }
 
-/* Lets a device without layers compute experts that another one lacks, where that makes a token faster. */
+/* Seconds of a token's missing experts when a helper has the share size.helper_hit of what is chosen. */
+static double helped_misses(const struct planner *p, const struct candidate *c, const struct candidate *h,
+                            const struct st_stage_size *size)
+{
+    double steps = (double)size->steps, missed = (1 - size->hit) * size->expert_read,
+           given = size->helper_hit * size->expert_read;
+    double helper = given / h->stage.expert_rate + steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds +
+                                                            HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
+    double wait = steps * c->stage.answer_seconds, rest = miss_seconds(p, c, steps, missed - given) - wait;
+    return wait + (rest > helper ? rest : helper);
+}
+
+/* Lets a device without layers compute experts that another one lacks, where that makes a token faster or the user
+ * wants it. */
 static enum strata_result try_helper(struct planner *p, const struct candidate *h, bool *taken)
 {
     struct st_plan *plan = p->plan;
@@ -956,21 +979,24 @@ static enum strata_result try_helper(struct planner *p, const struct candidate *
     some.helper_room = h->stage.limit;
     struct st_stage_size size;
     enum strata_result r = size_with(p, c, s->first, s->end, plan->prefill, &some, &size);
-    if (r)
+    some.arena -= size.helper_locked < some.arena ? size.helper_locked : some.arena; /* it takes of the same memory */
+    if (!r)
+        r = size_with(p, c, s->first, s->end, plan->prefill, &some, &size);
+    if (r || size.helper_hit <= 0)
         return r;
-    double steps = (double)size.steps, missed = (1 - size.hit) * size.expert_read, given = size.helper_hit * size.expert_read;
-    double helper = given / h->stage.expert_rate + steps * (2 * h->notice + HELPER_LAUNCHES * h->stage.launch_seconds +
-                                                            HELPER_FLOATS * p->q->dims->hidden / h->stage.link_rate);
-    double wait = steps * c->stage.answer_seconds, rest = miss_seconds(p, c, steps, missed - given) - wait,
-           misses = wait + (rest > helper ? rest : helper);
-    if (given <= 0 || h->stage.expert_rate <= 0 || h->stage.link_rate <= 0 || misses > WORTH * s->time.misses)
+    bool known = h->stage.expert_rate > 0 && h->stage.link_rate > 0;
+    double misses = known ? helped_misses(p, c, h, &size) : s->time.misses;
+    if (!h->helps && (!known || misses > WORTH * s->time.misses))
         return STRATA_OK;
     double before = plan->seconds;
     plan->seconds += misses - s->time.misses;
     plan->host.locked += size.helper_locked;
-    plan->host.total += size.helper_locked;
+    plan->host.arena -= s->size.arena - size.arena;
+    plan->host.in_file += size.in_file - s->size.in_file;
+    plan->host.total += size.helper_locked - (s->size.arena - size.arena);
     s->time.misses = misses;
     s->size = size;
+    s->arena = some.arena;
     s->helper = h->stage.found;
     *taken = true;
     st_plan_note(plan,
@@ -1054,7 +1080,19 @@ static enum strata_result stated_ranges(struct planner *p)
     enum strata_result r = stated_split(p);
     if (!r)
         r = p->q->prefill ? largest_chunk(p, p->q->prefill, p->q->prefill) : largest_chunk(p, most_chunk(p), least);
-    return r;
+    for (int k = 0; k < p->n && !r; k++) {
+        const struct candidate *c = &p->candidate[k];
+        bool taken = true;
+        if (c->helps)
+            r = try_helper(p, c, &taken);
+        if (!r && !taken)
+            r = st_fail(p->err, STRATA_E_ARGUMENT,
+                        "layer split '%s': %s has no layers, and there is nothing for it to help with: %s", p->q->layer_split,
+                        c->stage.name,
+                        most_missing(p->plan) ? "it has no room for experts, or is a device that has layers by another name"
+                                              : "no device lacks experts that another one does not hold already");
+    }
+    return r ? r : check_limits(p);
 }
 
 /* By memory rate, the fastest first: the order of many candidates. */

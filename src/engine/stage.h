@@ -68,13 +68,19 @@ struct st_stage {
     struct st_expert_profile *choices;                /* NULL, or where chosen experts are counted */
 };
 
-/* Bytes that a stage takes, and what one decoded token costs it. On a device the first seven parts are one allocation, each
+/* Memory of passes of prompts of a stage with a store of experts, in bytes. Slots lend it. */
+struct st_room_size {
+    uint64_t buffers, rows, scratch, ring;
+};
+
+/* Bytes that a stage takes, and what one decoded token costs it. On a device the first eight parts are one allocation, each
  * part rounded up to ST_STAGE_ALIGN, which together are total. On the CPU weights lie in the mapped file, total is the rest
  * (state and buffers in one arena, scratch of the workers), rows are the engine's. */
 struct st_stage_size {
-    uint64_t weights, slots, state, buffers, experts, rows, scratch, total;
-    /* Where not all experts are on the device (expert_store.h); then weights are all but experts, slots those that are there, and
-     * experts the ring, the lists and what comes from the host. */
+    uint64_t weights, slots, prompts, state, buffers, experts, rows, scratch, total;
+    /* Where not all experts are on the device (expert_store.h); then weights are all but experts, slots those that are there,
+     * experts the lists and what comes from the host, and buffers, rows, scratch what windows need. */
+    struct st_room_size room; /* what the largest prompt takes of the slots; what it lacks of them is prompts */
     uint64_t all_experts; /* slots for all of them */
     uint64_t host;        /* bytes of host memory for what the CPU computes, without the arena */
     uint64_t arena;       /* bytes of the arena */
@@ -91,6 +97,23 @@ struct st_stage_size {
 };
 
 enum { ST_STAGE_ALIGN = 256, ST_STAGE_DEPTH = 4096 };
+
+static inline uint64_t st_stage_align(uint64_t v)
+{
+    return (v + ST_STAGE_ALIGN - 1) / ST_STAGE_ALIGN * ST_STAGE_ALIGN;
+}
+
+static inline uint64_t st_room_bytes(const struct st_room_size *size)
+{
+    return st_stage_align(size->buffers) + st_stage_align(size->rows) + st_stage_align(size->scratch) +
+           st_stage_align(size->ring);
+}
+
+/* Bytes of slots that the largest prompt borrows. */
+static inline uint64_t st_stage_lent(const struct st_stage_size *size)
+{
+    return st_room_bytes(&size->room) - size->prompts;
+}
 
 /* What every stage is made from. */
 struct st_stage_config {

@@ -132,7 +132,7 @@ static void place_rows(struct device_stage *d, uint64_t n, uint64_t *bytes)
     int count = row_arrays(d, &none, n, n * d->heads, list);
     uint64_t at = 0;
     for (int i = 0; i < count; i++) {
-        *list[i].device = (void *)(uintptr_t)(d->memory + d->at.rows + at);
+        *list[i].device = (void *)(uintptr_t)(d->memory + d->rows_at + at);
         at += st_stage_align(list[i].bytes);
     }
     *bytes = at;
@@ -188,7 +188,7 @@ static enum strata_result send_rows(struct device_stage *d, const struct st_pass
         /* Room for the largest number of n-gram rows is only behind the last array. */
         at += st_stage_align(list[i].bytes);
     }
-    return table(d)->copy_in(d->dev->compute, d->memory + d->at.rows, host, bytes, err);
+    return table(d)->copy_in(d->dev->compute, d->memory + d->rows_at, host, bytes, err);
 }
 
 /* ---- passes ---- */
@@ -353,16 +353,42 @@ static enum st_window_kind kind_of(const struct device_stage *d, const struct st
     return rows->mode == ST_ROWS_HOLD ? ST_WINDOW_HELD : ST_WINDOW_TRUNK;
 }
 
+struct st_room *st_device_room(struct device_stage *d, uint32_t rows)
+{
+    for (int k = 0; k < d->rooms && rows > ST_GPU_WINDOW; k++)
+        if (rows <= d->room[k].rows)
+            return &d->room[k];
+    return NULL;
+}
+
+/* Makes sure that the pass has its memory, and where that is. */
+static enum strata_result take_room(struct device_stage *d, const struct st_pass *pass, const struct st_program **p,
+                                    struct strata_error *err)
+{
+    struct st_room *room = st_device_room(d, (uint32_t)pass->rows->n);
+    bool trunk = pass->part == ST_PART_TRUNK;
+    d->rows_at = d->at.rows;
+    d->target = d->window_target;
+    *p = trunk ? &d->base.trunk : &d->base.draft;
+    if (!room)
+        return d->cached && d->begun == d->finished ? st_device_experts_settle(d, err) : STRATA_OK;
+    d->rows_at = room->at + st_stage_align(room->size.buffers);
+    d->target.scratch = d->memory + d->rows_at + st_stage_align(room->size.rows);
+    d->target.scratch_bytes = room->size.scratch;
+    *p = trunk ? &room->trunk : &room->draft;
+    return st_device_experts_lend(d, room, err);
+}
+
 static enum strata_result device_begin(struct st_stage *stage, const struct st_pass *pass, struct strata_error *err)
 {
     struct device_stage *d = (struct device_stage *)stage;
     const struct st_runtime *t = table(d);
     struct st_queue *queue = d->dev->compute;
-    const struct st_program *p = pass->part == ST_PART_TRUNK ? &stage->trunk : &stage->draft;
+    const struct st_program *p;
     struct flight *f = &d->flight[d->begun % ST_STAGE_PASSES];
     uint64_t bytes = (uint64_t)pass->rows->n * stage->dims.wide * sizeof(float);
     bool head = pass->part == ST_PART_DRAFT || stage->end == stage->dims.layers;
-    enum strata_result r = d->cached && d->begun == d->finished ? st_device_experts_settle(d, err) : STRATA_OK;
+    enum strata_result r = take_room(d, pass, &p, err);
     if (!r)
         r = send_rows(d, pass, d->host + d->begun % ST_STAGE_PASSES * d->host_rows, err);
     if (!r && pass->wide_in)
@@ -486,6 +512,16 @@ static enum strata_result device_clear(struct st_stage *stage, uint8_t *at, uint
 
 /* ---- opening ---- */
 
+static void free_programs(struct device_stage *d)
+{
+    st_program_free(&d->base.trunk);
+    st_program_free(&d->base.draft);
+    for (int k = 0; k < ST_STAGE_ROOMS; k++) {
+        st_program_free(&d->room[k].trunk);
+        st_program_free(&d->room[k].draft);
+    }
+}
+
 static void device_close(struct st_stage *stage)
 {
     struct device_stage *d = (struct device_stage *)stage;
@@ -512,8 +548,7 @@ static void device_close(struct st_stage *stage)
     t->host_free(d->dev->rt, d->host);
     st_device_release(d->dev, d->memory, d->at.total);
     st_gpu_list_free(&d->list);
-    st_program_free(&stage->trunk);
-    st_program_free(&stage->draft);
+    free_programs(d);
     st_model_close(&stage->bound);
     free(d);
 }
@@ -533,19 +568,47 @@ static size_t gpu_act_bytes(enum st_act form, size_t n)
     return st_stage_align(st_gpu_act_stride(form, (uint32_t)n));
 }
 
-/* Places the programs with state and buffers from the given addresses; NULL only counts. */
-static enum strata_result place_programs(struct st_stage *s, const struct st_rows *rows, uint8_t *state, uint8_t *buffers,
-                                         struct strata_error *err)
+/* Places both parts for passes of up to so many rows, with state and buffers from the given addresses; NULL only counts. */
+static enum strata_result place_parts(struct device_stage *d, uint32_t rows, uint8_t *state, uint8_t *buffers,
+                                      struct st_program *trunk, struct st_program *draft, uint64_t *state_bytes,
+                                      uint64_t *buffer_bytes, struct strata_error *err)
 {
+    struct st_stage *s = &d->base;
     struct st_bump st = {.base = state}, bu = {.base = buffers};
-    st_program_free(&s->trunk);
-    st_program_free(&s->draft);
+    struct st_placement at = s->placement;
+    at.rows = rows;
+    at.out_rows = at.out_rows < rows ? at.out_rows : rows;
+    st_program_free(trunk);
+    st_program_free(draft);
     const struct st_family *f = s->bound.family;
-    enum strata_result r = f->place(&s->bound, ST_PART_TRUNK, &s->placement, rows, &st, &bu, &s->trunk, err);
+    enum strata_result r = f->place(&s->bound, ST_PART_TRUNK, &at, &d->rows, &st, &bu, trunk, err);
     if (!r && s->dims.draft)
-        r = f->place(&s->bound, ST_PART_DRAFT, &s->placement, rows, &st, &bu, &s->draft, err);
-    s->state_bytes = st.peak;
-    s->buffer_bytes = bu.peak;
+        r = f->place(&s->bound, ST_PART_DRAFT, &at, &d->rows, &st, &bu, draft, err);
+    *state_bytes = st.peak;
+    *buffer_bytes = bu.peak;
+    return r;
+}
+
+/* Places all programs: those of passes in the stage's own memory, and of prompts in rooms, over the same state. Without
+ * memory they are only counted. */
+static enum strata_result place_programs(struct device_stage *d, struct strata_error *err)
+{
+    struct st_stage *s = &d->base;
+    uint8_t *base = d->at.total ? (uint8_t *)(uintptr_t)d->memory : NULL, *state = base ? base + d->at.state : NULL;
+    uint32_t most = s->placement.rows, window = d->cached && most > ST_GPU_WINDOW ? ST_GPU_WINDOW : most;
+    enum strata_result r = place_parts(d, window, state, base ? base + d->at.buffers : NULL, &s->trunk, &s->draft,
+                                       &s->state_bytes, &s->buffer_bytes, err);
+    d->rooms = 0;
+    for (int k = 0; k < ST_STAGE_ROOMS && window < most && !r; k++) {
+        struct st_room *room = &d->room[d->rooms];
+        uint64_t same;
+        room->rows = k == 0 && most / ST_SHORT_PROMPT > ST_GPU_WINDOW ? most / ST_SHORT_PROMPT : most;
+        r = place_parts(d, room->rows, state, base ? base + room->at : NULL, &room->trunk, &room->draft, &same,
+                        &room->size.buffers, err);
+        d->rooms++;
+        if (room->rows == most)
+            break;
+    }
     return r;
 }
 
@@ -559,24 +622,51 @@ static uint64_t scratch_bytes(const struct st_program *p, uint32_t rows, const s
     return (most + 15) / 16 * 16; /* its last part begins at such a multiple */
 }
 
-/* Bytes of the placed programs' stage on such a device. */
+/* Of both parts, and of choosing tokens behind them. */
+static uint64_t scratch_of(const struct st_stage *s, const struct st_program *trunk, const struct st_program *draft,
+                           uint32_t rows, const struct st_gpu_target *t)
+{
+    uint64_t a = scratch_bytes(trunk, rows, t), b = scratch_bytes(draft, rows, t), sample = st_device_sample_scratch(s);
+    a = a > b ? a : b;
+    return a > sample ? a : sample;
+}
+
+/* What prompts may borrow of slots. */
+static uint64_t lent_bytes(const struct device_stage *d)
+{
+    return d->rooms ? st_room_bytes(&d->room[d->rooms - 1].size) : 0;
+}
+
+/* Sizes of the rooms of placed programs on such a device. */
+static void size_rooms(struct device_stage *d, const struct st_gpu_target *t)
+{
+    for (int k = 0; k < d->rooms; k++) {
+        struct st_room *room = &d->room[k];
+        place_rows(d, room->rows, &room->size.rows);
+        room->size.scratch = scratch_of(&d->base, &room->trunk, &room->draft, room->rows, t);
+        room->size.ring = st_device_experts_ring(d);
+    }
+}
+
+/* Bytes of the placed programs' stage on such a device; slots are chosen. */
 static enum strata_result size_parts(struct device_stage *d, const struct st_gpu_target *t, struct st_stage_size *out,
                                      struct strata_error *err)
 {
     struct st_stage *s = &d->base;
-    uint64_t rows, n = s->placement.rows;
-    uint64_t trunk = scratch_bytes(&s->trunk, s->placement.rows, t);
-    uint64_t draft = scratch_bytes(&s->draft, s->placement.rows, t), sample = st_device_sample_scratch(s);
-    trunk = trunk > sample ? trunk : sample;
+    uint64_t rows, most, n = d->rooms ? ST_GPU_WINDOW : s->placement.rows, lent = lent_bytes(d);
+    place_rows(d, s->placement.rows, &most);
     place_rows(d, n, &rows);
     *out = (struct st_stage_size){.weights = s->weight_bytes,
                                   .slots = d->slot_bytes,
+                                  .prompts = lent > d->slot_bytes ? lent - d->slot_bytes : 0,
                                   .state = s->state_bytes,
                                   .buffers = s->buffer_bytes,
                                   .rows = rows,
-                                  .scratch = trunk > draft ? trunk : draft};
-    out->locked = ST_STAGE_PASSES * rows + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * ST_STAGE_PIECE +
+                                  .scratch = scratch_of(s, &s->trunk, &s->draft, (uint32_t)n, t)};
+    out->locked = ST_STAGE_PASSES * most + (uint64_t)s->placement.out_rows * s->dims.vocabulary * sizeof(float) + 2ull * ST_STAGE_PIECE +
                   st_device_sample_locked(s);
+    if (d->rooms)
+        out->room = d->room[d->rooms - 1].size;
     if (d->cached) {
         uint64_t locked;
         enum strata_result r = st_device_experts_size(d, &out->experts, &out->host, &locked, err);
@@ -585,8 +675,9 @@ static enum strata_result size_parts(struct device_stage *d, const struct st_gpu
         out->locked += locked;
         out->all_experts = st_expert_set_bytes(&d->store.set);
     }
-    const uint64_t parts[7] = {out->weights, out->slots, out->state, out->buffers, out->experts, out->rows, out->scratch};
-    for (int i = 0; i < 7; i++)
+    const uint64_t parts[8] = {out->weights, out->slots,   out->prompts, out->state,
+                               out->buffers, out->experts, out->rows,    out->scratch};
+    for (int i = 0; i < 8; i++)
         if (!st_add_u64(out->total, parts[i], &out->total) || !st_align_u64(out->total, ST_STAGE_ALIGN, &out->total))
             return st_fail(err, STRATA_E_LIMIT, "%s: layers %u..%u do not fit in any memory", s->name, s->first, s->end - 1);
     return STRATA_OK;
@@ -597,17 +688,20 @@ static enum strata_result lay_out(struct device_stage *d, uint64_t limit, struct
 {
     const struct st_stage *s = &d->base;
     struct st_stage_size size;
-    enum strata_result r = size_parts(d, &d->target, &size, err);
+    enum strata_result r = size_parts(d, &d->window_target, &size, err);
     if (r)
         return r;
     d->at = (struct st_device_layout){.slots = st_stage_align(size.weights), .total = size.total};
-    d->at.state = d->at.slots + st_stage_align(size.slots);
+    /* Rooms end where slots do, or where slots and what prompts need beside them do. */
+    d->at.state = d->at.slots + st_stage_align(size.slots) + st_stage_align(size.prompts);
+    for (int k = 0; k < d->rooms; k++)
+        d->room[k].at = d->at.state - st_room_bytes(&d->room[k].size);
     d->at.buffers = d->at.state + st_stage_align(size.state);
     d->at.experts = d->at.buffers + st_stage_align(size.buffers);
     d->at.rows = d->at.experts + st_stage_align(size.experts);
     d->at.scratch = d->at.rows + st_stage_align(size.rows);
-    d->target.scratch_bytes = size.scratch;
-    d->host_rows = size.rows;
+    d->window_target.scratch_bytes = size.scratch;
+    d->host_rows = d->rooms ? size.room.rows : size.rows;
     if (size.total > limit)
         return st_fail(err, STRATA_E_DEVICE, "%s: layers %u..%u take %llu bytes, %llu are planned", s->name, s->first,
                        s->end - 1, (unsigned long long)size.total, (unsigned long long)limit);
@@ -657,6 +751,25 @@ static enum strata_result open_events(struct device_stage *d, struct strata_erro
     return r;
 }
 
+/* Chooses the slots; what they and the arena take, and how many choices slots are expected to serve. */
+static enum strata_result size_experts(struct device_stage *d, const struct st_stage_config *c, struct st_stage_size *out,
+                                       struct strata_error *err)
+{
+    const struct st_expert_set *set = &d->store.set;
+    uint8_t *marks = malloc((size_t)set->count * set->experts + 1);
+    if (!marks)
+        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
+    *out = (struct st_stage_size){0};
+    d->slot_bytes = st_expert_choose(set, c->experts.profile, c->experts.slots, lent_bytes(d), marks);
+    out->hit = st_expert_share(set, c->experts.profile, marks);
+    out->arena = st_expert_host_bytes(set, c->experts.profile, marks, c->experts.arena, &out->in_file);
+    enum strata_result r = STRATA_OK;
+    if (c->experts.helper_room)
+        r = st_device_experts_helper(d, c->experts.profile, marks, c->experts.helper_room, out, err);
+    free(marks);
+    return r;
+}
+
 static enum strata_result open_parts(struct device_stage *d, const struct st_stage_config *c, uint64_t limit,
                                      struct strata_error *err)
 {
@@ -664,10 +777,13 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
     enum strata_result r = bind(d, c, true, err);
     if (r)
         return r;
+    struct st_stage_size experts;
     s->bound.family->dims(&s->bound, &s->dims);
-    r = place_programs(s, &d->rows, NULL, NULL, err);
+    r = place_programs(d, err);
+    if (!r)
+        size_rooms(d, &d->window_target);
     if (!r && d->cached)
-        d->slot_bytes = st_expert_choose(&d->store.set, c->experts.profile, c->experts.slots, NULL, NULL);
+        r = size_experts(d, c, &experts, err);
     if (!r)
         r = lay_out(d, limit, err);
     if (!r)
@@ -679,9 +795,9 @@ static enum strata_result open_parts(struct device_stage *d, const struct st_sta
     if (!r)
         r = bind(d, c, false, err);
     if (!r)
-        r = place_programs(s, &d->rows, (uint8_t *)(uintptr_t)(d->memory + d->at.state),
-                           (uint8_t *)(uintptr_t)(d->memory + d->at.buffers), err);
-    d->target.scratch = d->memory + d->at.scratch;
+        r = place_programs(d, err);
+    d->window_target.scratch = d->memory + d->at.scratch;
+    d->target = d->window_target;
     if (!r && d->cached)
         r = st_device_experts_open(d, c, err);
     return r ? r : st_wait(d->dev, d->dev->copy, err);
@@ -713,7 +829,7 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
     snprintf(s->name, sizeof s->name, "%s", dev->name);
     take_config(d, c);
     d->dev = dev;
-    d->target = st_gpu_target_of(&dev->info);
+    d->window_target = st_gpu_target_of(&dev->info);
     enum strata_result r = open_parts(d, c, limit, err);
     if (r) {
         device_close(s);
@@ -765,7 +881,8 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
     if (r)
         return r;
     s->bound.family->dims(&s->bound, &s->dims);
-    r = place_programs(s, &d.rows, NULL, NULL, err);
+    uint64_t state, buffers;
+    r = place_parts(&d, s->placement.rows, NULL, NULL, &s->trunk, &s->draft, &state, &buffers, err);
     for (uint32_t n = 1; n <= ST_HELD_ROWS && s->placement.hold && !r; n++) {
         set_counts(s, &d.rows, n);
         d.rows.mode = ST_ROWS_COMMIT;
@@ -789,23 +906,6 @@ enum strata_result st_stage_device_needs(const struct st_stage_config *c, const 
     return r;
 }
 
-/* What slots and arena take, and how many choices slots are expected to serve. */
-static enum strata_result size_experts(struct device_stage *d, const struct st_stage_config *c, struct st_stage_size *out,
-                                       struct strata_error *err)
-{
-    const struct st_expert_set *set = &d->store.set;
-    uint8_t *resident = malloc((size_t)set->count * set->experts + 1);
-    if (!resident)
-        return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
-    d->slot_bytes = st_expert_choose(set, c->experts.profile, c->experts.slots, resident, &out->hit);
-    out->arena = st_expert_host_bytes(set, c->experts.profile, resident, c->experts.arena, &out->in_file);
-    enum strata_result r = STRATA_OK;
-    if (c->experts.helper_room)
-        r = st_device_experts_helper(d, c->experts.profile, resident, c->experts.helper_room, out, err);
-    free(resident);
-    return r;
-}
-
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
                                         struct st_stage_size *out, struct strata_error *err)
 {
@@ -818,9 +918,11 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
     enum strata_result r = bind(&d, c, true, err);
     if (!r) {
         s->bound.family->dims(&s->bound, &s->dims);
-        r = place_programs(s, &d.rows, NULL, NULL, err);
+        r = place_programs(&d, err);
     }
     struct st_stage_size experts = {0};
+    if (!r)
+        size_rooms(&d, &target);
     if (!r && d.cached)
         r = size_experts(&d, c, &experts, err);
     if (!r)
@@ -840,8 +942,7 @@ enum strata_result st_stage_device_size(const struct st_stage_config *c, const s
         out->expert_read = st_program_expert_traffic(&s->trunk, &out->steps);
     }
     st_expert_set_free(&d.store.set);
-    st_program_free(&s->trunk);
-    st_program_free(&s->draft);
+    free_programs(&d);
     st_model_close(&s->bound);
     return r;
 }

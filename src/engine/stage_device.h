@@ -12,6 +12,8 @@
 enum {
     ST_STAGE_PIECE = 32 << 20, /* bytes of one of the two page-locked buffers that weights go through */
     ST_STAGE_GRAPHS = ST_GPU_WINDOW + 1,
+    ST_STAGE_ROOMS = 2,
+    ST_SHORT_PROMPT = 8, /* the first room is for passes of up to this part of the largest */
 };
 
 /* Kinds of windows that graphs are captured of. The trunk's and the first of the draft layer give logits of every row
@@ -33,6 +35,15 @@ struct st_device_layout {
 
 struct st_device_experts;
 
+/* Where prompts of a stage with a store of experts have their buffers, rows, scratch and ring of experts: in memory that
+ * slots lend (expert_store.h). A short prompt needs little of it. The ring comes last, where all rooms end. */
+struct st_room {
+    uint32_t rows; /* of a pass, at most */
+    struct st_program trunk, draft;
+    struct st_room_size size;
+    uint64_t at; /* from the start of the device's allocation */
+};
+
 struct device_stage {
     struct st_stage base;
     struct st_device *dev;
@@ -51,7 +62,8 @@ struct device_stage {
     } flight[ST_STAGE_PASSES];
     unsigned begun, finished;  /* passes */
     uint32_t heads, row_bytes; /* of the n-gram table; 0: none here */
-    struct st_gpu_target target;
+    uint64_t rows_at; /* of the current pass, from the start of the allocation */
+    struct st_gpu_target target, window_target;
     struct st_gpu_list list;
     struct st_graph *graphs[ST_WINDOW_KINDS][ST_STAGE_GRAPHS]; /* by kind and rows */
     /* while weights are put */
@@ -64,6 +76,8 @@ struct device_stage {
     /* Experts that are not all here: what the device has slots for, and everything else of theirs; NULL without. */
     bool cached;
     uint64_t slot_bytes; /* chosen */
+    struct st_room room[ST_STAGE_ROOMS];
+    int rooms; /* the last one serves every prompt */
     struct st_expert_store store;
     struct st_device_experts *experts;
 };
@@ -71,11 +85,6 @@ struct device_stage {
 static inline const struct st_runtime *st_device_table(const struct device_stage *d)
 {
     return d->dev->table;
-}
-
-static inline uint64_t st_stage_align(uint64_t v)
-{
-    return (v + ST_STAGE_ALIGN - 1) / ST_STAGE_ALIGN * ST_STAGE_ALIGN;
 }
 
 /* stage_device.c */
@@ -92,6 +101,10 @@ enum strata_result st_device_copy_weights(struct device_stage *d, st_addr to, co
  * it. */
 enum strata_result st_device_take_piece(struct device_stage *d, int *piece, struct strata_error *err);
 enum strata_result st_device_piece_given(struct device_stage *d, int piece, struct strata_error *err);
+
+/* The room that passes of so many rows take, NULL: the stage's own memory, which serves windows, and all passes of a
+ * stage without a store. */
+struct st_room *st_device_room(struct device_stage *d, uint32_t rows);
 
 /* stage_sample.c */
 /* Bytes of scratch, and page-locked memory of the host for it; 0 where the stage does not sample: it has no head, or there are no
@@ -122,8 +135,13 @@ void st_device_experts_close(struct device_stage *d);
 enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, const struct st_gguf_tensor *t,
                                          uint32_t experts, const void **base, const void **places,
                                          struct strata_error *err);
-/* Between passes, while nothing runs: exchanges that are complete take effect, others are begun. */
+/* Bytes of the ring that prompts bring experts through. */
+uint64_t st_device_experts_ring(const struct device_stage *d);
+/* Before a window, while nothing runs: exchanges that are complete take effect, others are begun. Slots that were lent
+ * have their memory again. */
 enum strata_result st_device_experts_settle(struct device_stage *d, struct strata_error *err);
+/* Before a prompt: slots lend the room's memory. */
+enum strata_result st_device_experts_lend(struct device_stage *d, const struct st_room *room, struct strata_error *err);
 /* The host's part of the stage's experts. */
 struct st_expert_host;
 const struct st_expert_host *st_device_experts_host(const struct device_stage *d);

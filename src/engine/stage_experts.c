@@ -19,15 +19,12 @@ enum {
 /* Which of the set's layers a command computes: commands and tensors come in the same order, the trunk's first. */
 static uint32_t layer_of(const struct device_stage *d, const struct st_program *p, const struct st_command *c)
 {
-    uint32_t k = 0;
-    const struct st_program *all[2] = {&d->base.trunk, &d->base.draft};
-    for (int i = 0; i < 2; i++)
-        for (size_t n = 0; n < all[i]->n_commands; n++) {
-            const struct st_command *o = &all[i]->commands[n];
-            if (all[i] == p && o == c)
-                return k;
-            k += o->op == ST_OP_experts;
-        }
+    bool draft = p == &d->base.draft;
+    for (int i = 0; i < d->rooms; i++)
+        draft = draft || p == &d->room[i].draft;
+    uint32_t k = draft ? (uint32_t)st_experts_commands(&d->base.trunk) : 0;
+    for (const struct st_command *o = p->commands; o != c; o++)
+        k += o->op == ST_OP_experts;
     return k;
 }
 
@@ -322,7 +319,7 @@ static uint32_t plan_window(struct device_stage *d, uint32_t k)
 static uint32_t give_to_link(struct device_stage *d, uint32_t k, uint32_t missing)
 {
     struct st_device_experts *e = d->experts;
-    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, ring = e->ring - (d->memory + d->at.slots);
+    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, ring = e->ring - d->memory;
     uint32_t in_arena = 0, taken = 0;
     for (uint32_t x = 0; x < e->experts; x++) {
         place[x] = ST_NO_PLACE;
@@ -369,8 +366,7 @@ static enum strata_result compute_over_link(struct device_stage *d, const struct
     return r ? r : t->queue_flush(d->dev->compute, err);
 }
 
-/* The helper failed: from now on the CPU computes what it would have, and people are told. */
-static void lose_helper(struct device_stage *d, const struct strata_error *why)
+void st_experts_lose_helper(struct device_stage *d, const struct strata_error *why)
 {
     d->experts->helper_lost = true;
     snprintf(d->base.note, sizeof d->base.note, "the helper is lost, the CPU computes in its place: %.*s", 240,
@@ -397,7 +393,7 @@ static int32_t ask_helper(struct device_stage *d, uint32_t k, int32_t n)
     }
     some[e->experts] = count;
     if (count && st_helper_begin(e->helper, k, n, e->ids, e->m, some, list, &why)) {
-        lose_helper(d, &why);
+        st_experts_lose_helper(d, &why);
         return 0;
     }
     for (uint32_t x = 0; x < e->experts && count; x++) {
@@ -415,7 +411,7 @@ static enum strata_result helper_rows(struct device_stage *d, uint32_t k, int32_
     int32_t row = 0;
     if (!st_helper_finish(e->helper, (float *)(void *)(e->back + e->where_bytes), &why))
         return STRATA_OK;
-    lose_helper(d, &why);
+    st_experts_lose_helper(d, &why);
     memcpy(e->wanted, e->helped, e->experts);
     struct missing m;
     enum strata_result r = begin_missing(d, k, n, &m, &row, err), end = finish_missing(d, k, n, &m, &row, r ? &why : err);

@@ -36,6 +36,7 @@ struct st_device_experts {
     uint64_t where_bytes; /* of the list before the rows from the host */
     st_addr lists, ring;
     uint64_t pitch; /* of the ring's places */
+    uint64_t lent;  /* bytes that slots have lent */
     /* Page-locked: */
     uint8_t *locked;
     int32_t *ids;                    /* [entries] chosen experts of a window */
@@ -91,6 +92,8 @@ enum strata_result st_experts_give_part(struct device_stage *d, const struct st_
 enum strata_result st_experts_give_step(struct device_stage *d, const struct st_command *c,
                                         enum st_gpu_experts_step step, struct strata_error *err);
 size_t st_experts_commands(const struct st_program *p);
+/* The helper failed: from now on the CPU computes what it would have, and people are told. */
+void st_experts_lose_helper(struct device_stage *d, const struct strata_error *why);
 
 /* stage_experts_prompt.c */
 /* The command of a prompt, for layer k of the set. */

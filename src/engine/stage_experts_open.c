@@ -2,7 +2,7 @@
  *
  * Behind the stage's buffers on the device: room for the rows of outputs that come from the host, at a whole number of
  * rows behind each program's own outputs (the sum reads both by one list of row numbers); the two lists of places of
- * every layer; the ring. */
+ * every layer; a ring for the experts that a window brings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,12 @@ static struct parts parts_of(const struct device_stage *d, const struct st_exper
     return (struct parts){
         .rows = st_stage_align(st_where_bytes(a->used) + row + (uint64_t)ST_GPU_WINDOW * a->used * row),
         .lists = st_stage_align((uint64_t)d->store.set.count * 2 * d->store.set.experts * sizeof(uint64_t)),
-        .ring = (uint64_t)ST_RING_PARTS * ST_RING_EXPERTS * st_expert_set_largest(&d->store.set)};
+        .ring = (uint64_t)ST_RING_EXPERTS * st_expert_set_largest(&d->store.set)};
+}
+
+uint64_t st_device_experts_ring(const struct device_stage *d)
+{
+    return (uint64_t)ST_RING_PARTS * ST_RING_EXPERTS * st_expert_set_largest(&d->store.set);
 }
 
 /* The page-locked part of host memory; base NULL only counts. */
@@ -104,24 +109,28 @@ enum strata_result st_device_experts_size(const struct device_stage *d, uint64_t
 }
 
 enum strata_result st_device_experts_helper(const struct device_stage *d, const struct st_expert_profile *profile,
-                                            const uint8_t *resident, uint64_t room, struct st_stage_size *out,
+                                            const uint8_t *marks, uint64_t room, struct st_stage_size *out,
                                             struct strata_error *err)
 {
     const struct st_expert_set *set = &d->store.set;
     const struct st_experts *a = shape_of(d);
     size_t n = (size_t)set->count * set->experts;
-    uint8_t *has = malloc(n + 1);
-    if (!a || !has) {
+    uint8_t *has = malloc(n + 1), *passed = malloc(n + 1);
+    if (!a || !has || !passed) {
         free(has);
+        free(passed);
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for a table of experts", d->base.name);
     }
     uint64_t fixed = st_helper_bytes(set, a, &out->helper_locked);
-    st_expert_rank(set, profile, resident, room > fixed ? room - fixed : 0, has);
+    for (size_t i = 0; i < n; i++)
+        passed[i] = marks[i] ? ST_EXPERT_KEPT : ST_EXPERT_OUT;
+    st_expert_rank(set, profile, passed, room > fixed ? room - fixed : 0, has);
     for (size_t i = 0; i < n; i++)
         out->helper_slots += has[i] ? set->layer[i / set->experts].slot : 0;
     out->helper = fixed + out->helper_slots;
     out->helper_hit = st_expert_share(set, profile, has);
     free(has);
+    free(passed);
     return STRATA_OK;
 }
 
@@ -141,9 +150,10 @@ enum strata_result st_device_put_experts(void *user, const struct st_gguf *g, co
     enum strata_result r = st_expert_set_add(&d->store.set, g, t, experts, &layer, &section, err);
     if (r)
         return r;
-    /* Never NULL, which would be an absent weight, also where nothing is allocated yet. */
+    /* Never NULL, which would be an absent weight, also where nothing is allocated yet. Not an address of slots: kernels
+     * are given this one, and the copy queue may be writing to some slot. */
     st_addr memory = d->memory ? d->memory : ST_STAGE_ALIGN;
-    *base = (const void *)(uintptr_t)(memory + d->at.slots + d->store.set.layer[layer].section[section].at);
+    *base = (const void *)(uintptr_t)(memory + d->store.set.layer[layer].section[section].at);
     *places = (const void *)(uintptr_t)(st_experts_list(d, layer) + (d->memory ? 0 : ST_STAGE_ALIGN));
     return STRATA_OK;
 }
@@ -309,7 +319,8 @@ enum strata_result st_device_experts_open(struct device_stage *d, const struct s
     if (!r)
         r = open_events(d, err);
     if (!r)
-        r = st_expert_store_fill(&d->store, c->experts.profile, c->experts.slots, err);
+        r = st_expert_store_fill(&d->store, c->experts.profile, NULL, c->experts.slots,
+                                 d->rooms ? st_room_bytes(&d->room[d->rooms - 1].size) : 0, err);
     if (!r)
         r = open_host_model(d, c, err);
     if (!r)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/helper.h"
 #include "engine/stage_experts.h"
 #include "kernel/gpu/layout.h"
 
@@ -23,7 +24,9 @@ static uint32_t cut(struct device_stage *d, uint32_t k, const uint8_t *wanted, s
 {
     struct st_device_experts *e = d->experts;
     const uint32_t *slot = d->store.slot_of + (size_t)k * e->experts;
-    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, ring = e->ring - (d->memory + d->at.slots);
+    uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts;
+    /* The end of the memory that slots lend. */
+    uint64_t ring = d->at.state - st_stage_align(st_device_experts_ring(d));
     uint32_t n = 0, in_part = 0;
     runs[0] = (struct run){0, 0, 0};
     *brought = 0;
@@ -36,7 +39,7 @@ static uint32_t cut(struct device_stage *d, uint32_t k, const uint8_t *wanted, s
         }
         place[x] = comes     ? ring + ((uint64_t)runs[n].part * ST_RING_EXPERTS + in_part) * e->pitch
                    : missing ? ST_NO_PLACE
-                             : d->store.slot[slot[x]].at;
+                             : d->at.slots + d->store.slot[slot[x]].at;
         in_part += comes;
         *brought += comes;
         runs[n].to = x + 1;
@@ -101,7 +104,7 @@ enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t
         if (d->store.slot_of[(size_t)k * e->experts + x] != ST_NO_SLOT || place[x] == ST_NO_PLACE)
             continue;
         const uint8_t *arena = st_expert_host_at(e->host, k, x);
-        st_addr at = d->memory + d->at.slots + place[x];
+        st_addr at = d->memory + place[x];
         if (arena)
             r = st_experts_copy(d, k, arena, from, to, at, err);
         for (uint32_t s = from; s < to && !arena; s++) {
@@ -198,7 +201,8 @@ void st_experts_set_place(struct device_stage *d, uint32_t layer, uint32_t exper
 {
     struct st_device_experts *e = d->experts;
     uint32_t slot = d->store.slot_of[(size_t)layer * e->experts + expert];
-    e->places[(uint64_t)layer * 2 * e->experts + expert] = slot == ST_NO_SLOT ? ST_NO_PLACE : d->store.slot[slot].at;
+    e->places[(uint64_t)layer * 2 * e->experts + expert] =
+        slot == ST_NO_SLOT ? ST_NO_PLACE : d->at.slots + d->store.slot[slot].at;
 }
 
 enum strata_result st_experts_send_places(struct device_stage *d, struct strata_error *err)
@@ -219,9 +223,12 @@ static enum strata_result begin_exchange(struct device_stage *d, const struct st
     struct st_exchange *x = &e->exchange[e->exchanges++];
     *x = (struct st_exchange){.swap = *swap, .layer = slot->layer, .expert = slot->expert};
     st_addr at = d->memory + d->at.slots + slot->at;
-    st_expert_store_take_out(&d->store, swap->slot);
-    st_experts_set_place(d, x->layer, x->expert);
-    if (arena)
+    bool held = st_expert_store_holds(&d->store, swap->slot);
+    if (held) {
+        st_expert_store_take_out(&d->store, swap->slot);
+        st_experts_set_place(d, x->layer, x->expert);
+    }
+    if (arena && swap->slot < d->store.kept) /* the host has what is in slots that may be lent */
         x->spare = st_expert_host_spare(e->host, l->slot);
     enum strata_result r = x->spare ? t->copy_out(d->dev->copy, x->spare, at, l->slot, err) : STRATA_OK;
     if (!r && arena)
@@ -237,7 +244,8 @@ static enum strata_result begin_exchange(struct device_stage *d, const struct st
     r = copy_reads(d, reads, to, l->sections, err);
     if (r) { /* nothing was copied yet: the slot has what it had */
         const struct st_expert_swap back = {swap->slot, x->layer, x->expert};
-        st_expert_store_put_in(&d->store, &back);
+        if (held)
+            st_expert_store_put_in(&d->store, &back);
         st_experts_set_place(d, x->layer, x->expert);
         e->exchanges--;
     }
@@ -250,21 +258,22 @@ static enum strata_result adapt(struct device_stage *d, struct strata_error *err
     struct st_device_experts *e = d->experts;
     struct st_expert_swap swaps[ST_EXPERT_SWAPS];
     uint32_t n = st_expert_store_adapt(&d->store, swaps), from_file = 0;
-    enum strata_result r = STRATA_OK;
+    enum strata_result r = STRATA_OK, sent = STRATA_OK;
     for (uint32_t i = 0; i < n && !r; i++) {
         bool arena = st_expert_host_at(e->host, swaps[i].layer, swaps[i].expert);
         from_file += !arena;
         if (arena || from_file <= FROM_FILE)
             r = begin_exchange(d, &swaps[i], err);
     }
-    if (!r && e->exchanges) {
-        r = st_experts_send_places(d, err);
-        if (!r)
-            r = t->event_record(d->dev->copy, e->exchanged, err);
-        if (!r)
-            r = t->queue_flush(d->dev->copy, err);
+    if (e->exchanges) { /* also when one could not be read: the others are under way */
+        struct strata_error later, *why = r ? &later : err;
+        sent = st_experts_send_places(d, why);
+        if (!sent)
+            sent = t->event_record(d->dev->copy, e->exchanged, why);
+        if (!sent)
+            sent = t->queue_flush(d->dev->copy, why);
     }
-    return r;
+    return r ? r : sent;
 }
 
 /* The copies are complete. */
@@ -275,7 +284,8 @@ static enum strata_result publish(struct device_stage *d, struct strata_error *e
         const struct st_exchange *x = &e->exchange[i];
         st_expert_store_put_in(&d->store, &x->swap);
         st_experts_set_place(d, x->swap.layer, x->swap.expert);
-        st_expert_host_exchange(e->host, x->swap.layer, x->swap.expert, x->layer, x->expert, x->spare);
+        if (x->swap.slot < d->store.kept)
+            st_expert_host_exchange(e->host, x->swap.layer, x->swap.expert, x->layer, x->expert, x->spare);
     }
     e->exchanges = 0;
     return st_experts_send_places(d, err);
@@ -303,11 +313,44 @@ void st_device_experts_count(struct device_stage *d, int flight)
 enum strata_result st_device_experts_settle(struct device_stage *d, struct strata_error *err)
 {
     struct st_device_experts *e = d->experts;
-    bool done = false;
+    bool done = false, due = d->store.windows >= ST_EXPERT_PERIOD;
+    struct strata_error why;
     memset(e->counted, 0, sizeof e->counted); /* of passes that failed */
+    e->lent = 0;
+    if (e->helper && !e->helper_lost && st_helper_adapt(e->helper, e->host, due, &why))
+        st_experts_lose_helper(d, &why);
     if (e->exchanges) {
         enum strata_result r = st_device_table(d)->event_query(e->exchanged, &done, err);
-        return r || !done ? r : publish(d, err);
+        r = r || !done ? r : publish(d, err);
+        if (r || !done || !d->store.empty)
+            return r;
     }
-    return d->store.windows >= ST_EXPERT_PERIOD && d->store.slots ? adapt(d, err) : STRATA_OK;
+    due = due && (d->store.slots || e->helper);
+    return due || d->store.empty ? adapt(d, err) : STRATA_OK;
+}
+
+enum strata_result st_device_experts_lend(struct device_stage *d, const struct st_room *room, struct strata_error *err)
+{
+    struct st_device_experts *e = d->experts;
+    uint64_t bytes = st_room_bytes(&room->size);
+    if (d->begun == d->finished)
+        memset(e->counted, 0, sizeof e->counted);
+    if (bytes <= e->lent)
+        return STRATA_OK;
+    /* What reads or writes the slots ends first. */
+    enum strata_result r = st_wait(d->dev, d->dev->compute, err);
+    if (!r && e->exchanges)
+        r = st_wait_event(d->dev, e->exchanged, err);
+    if (!r && e->exchanges)
+        r = publish(d, err);
+    if (!r)
+        r = st_wait(d->dev, d->dev->compute, err); /* the lists are copied, and may change once more */
+    if (r)
+        return r;
+    st_expert_store_lend(&d->store, room->at - d->at.slots);
+    e->lent = bytes;
+    for (uint32_t k = 0; k < d->store.set.count; k++)
+        for (uint32_t x = 0; x < e->experts; x++)
+            st_experts_set_place(d, k, x);
+    return st_experts_send_places(d, err);
 }

@@ -72,7 +72,8 @@ def a_model_larger_than_the_card_adds_up():
     p = json.loads(out)
     s, = p["stages"]
     cache, host = s["expert_cache"], p["host"]
-    parts = [s[k] for k in ("weights", "slots", "buffers", "experts", "rows", "scratch")] + [s["kv"] + s["recurrent"]]
+    parts = [s[k] for k in ("weights", "slots", "prompts", "buffers", "experts", "rows", "scratch")]
+    parts.append(s["kv"] + s["recurrent"])
     assert sum((n + 255) // 256 * 256 for n in parts) == s["total"] <= s["memory"]["available"], s
     # To the byte: not one more expert fits.
     slot = cache["all"] // (48 * 512)
@@ -84,7 +85,7 @@ def a_model_larger_than_the_card_adds_up():
     assert sum(host[k] for k in sums) == host["total"], host
     names, row = table.splitlines()[0].split()[1:], table.splitlines()[1].split()[2:]
     mib = dict(zip(names, row))
-    columns = ("weights", "slots", "KV", "recurrent", "buffers", "experts", "rows", "scratch")
+    columns = ("weights", "slots", "prompts", "KV", "recurrent", "buffers", "experts", "rows", "scratch")
     assert abs(sum(float(mib[c]) for c in columns) - float(mib["total"])) < 0.5, table
     line = next(x for x in table.splitlines() if x.startswith("host memory:"))
     numbers = [float(x) for x in re.findall(r"[0-9]+\.[0-9]", line.split(", of ")[0])]

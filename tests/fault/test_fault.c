@@ -12,11 +12,13 @@ static struct strata_model *model;
 enum { PROMPT = SMALL ? 13 : 29, ANSWER = 3 };
 
 static int32_t prompt[PROMPT];
+static const char *expert_cache; /* of engines that are opened */
 
 static struct strata_engine_options options_for(const char *devices, const char *split)
 {
     return (struct strata_engine_options){.devices = devices,
                                           .layer_split = split,
+                                          .expert_cache = expert_cache,
                                           .threads = 1,
                                           .context = 128,
                                           .prefill = SMALL ? 5 : 12,
@@ -244,6 +246,19 @@ static void a_queue_that_stands_still_is_given_up_and_its_layer_named(void **sta
     check_fault("stuck", launches_until_answer + 3, true, "no progress for 3000 ms");
 }
 
+/* Slots are lent in the prompt, empty behind it, and the host has a part in every layer. */
+static void faults_with_experts_outside_of_the_device_end_as_the_others_do(void **state)
+{
+    int all = launches_until_answer;
+    expert_cache = "40%";
+    count_launches();
+    a_launch_that_is_refused_costs_the_session_what_it_held_and_nothing_else(state);
+    check_fault("late", launches_until_answer / 2, false, "failed on the device: a fault was asked for");
+    a_device_that_is_lost_in_the_answer(state);
+    expert_cache = NULL;
+    launches_until_answer = all;
+}
+
 static void a_slow_queue_only_takes_longer(void **state)
 {
     (void)state;
@@ -395,6 +410,7 @@ int main(void)
         cmocka_unit_test(a_launch_that_fails_late_in_the_answer),
         cmocka_unit_test(a_device_that_is_lost_in_the_prompt),
         cmocka_unit_test(a_device_that_is_lost_in_the_answer),
+        cmocka_unit_test(faults_with_experts_outside_of_the_device_end_as_the_others_do),
         cmocka_unit_test(a_queue_that_stands_still_is_given_up_and_its_layer_named),
         cmocka_unit_test(a_slow_queue_only_takes_longer),
         cmocka_unit_test(every_session_is_cold_after_a_device_was_lost_and_a_cancel_stays),

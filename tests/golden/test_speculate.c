@@ -18,7 +18,7 @@ static struct {
     size_t count;
 } f;
 
-static const char *expert_cache; /* of engines that are opened */
+static const char *expert_cache, *layer_split; /* of engines that are opened */
 
 static struct strata_engine *open_engine(const struct strata_model *m, const char *devices, const char *mtp,
                                          uint32_t drafts)
@@ -31,6 +31,7 @@ static struct strata_engine *open_engine(const struct strata_model *m, const cha
                                       .prefill = 32,
                                       .sessions = 2,
                                       .expert_cache = expert_cache,
+                                      .layer_split = layer_split,
                                       .mtp_path = mtp,
                                       .drafts = drafts};
     assert_ok(strata_engine_create(m, &o, &e, &err), &err);
@@ -389,6 +390,63 @@ static void answers_are_the_same_on_devices(void **state)
     answers_do_not_depend_on_the_draft_layer("sim:sm_89:8G,sim:gfx90a:8G", 1, 2);
 }
 
+/* The next turn behind an answer that the session holds. */
+static struct strata_request next_turn(int kind, const struct answer *before, int32_t ids[CONTEXT])
+{
+    struct strata_request q = request(kind);
+    memcpy(ids, before->held, before->n_held * sizeof *ids);
+    memcpy(ids + before->n_held, f.ids, f.count * sizeof *ids);
+    q.ids = ids;
+    q.count = before->n_held + f.count;
+    q.max_tokens = 8;
+    return q;
+}
+
+/* One stage and two, each with some of the experts only; windows always hold guesses of the draft layer. The second turn
+ * goes on from a file that the first machine wrote. */
+static void guesses_change_no_answer_where_experts_are_missing(void **state)
+{
+    (void)state;
+    static const char *const machines[] = {"sim:gfx1100:8G", "sim:gfx1100:8G", "sim:gfx1100:8G,sim:gfx1100:4G"};
+    struct strata_error err;
+    struct answer first[2] = {0}, second[2] = {0};
+    const char *path = work_path("cached-session");
+    for (int m = 0; m < 3; m++) {
+        bool plain = m == 0;
+        expert_cache = plain ? NULL : "40%";
+        layer_split = m == 2 ? "5,3" : NULL;
+        struct strata_engine *e = open_engine(f.demo, machines[m], plain ? NULL : "auto", plain ? 0 : 3);
+        expert_cache = layer_split = NULL;
+        assert_int_equal(e->n_stages, m == 2 ? 2 : 1);
+        assert_int_equal(e->plan.stage[0].cached, !plain);
+        for (int kind = 0; kind < 2; kind++) { /* greedy, sampled */
+            struct answer got = {0}, next = {0};
+            struct strata_session *s = open_session(e);
+            struct strata_request q = request(kind);
+            int32_t ids[CONTEXT];
+            q.max_tokens = 12;
+            if (!plain)
+                st_spec_always(s->spec, ST_GUESS_LAYER, 3);
+            answer_on(s, q, &got);
+            if (m == 1 && kind == 1)
+                assert_ok(strata_session_save(s, path, &err), &err);
+            if (m == 2 && kind == 1)
+                assert_ok(strata_session_restore(s, path, &err), &err);
+            answer_on(s, next_turn(kind, plain ? &got : &first[kind], ids), &next);
+            if (plain) {
+                first[kind] = got;
+                second[kind] = next;
+            } else {
+                assert_true(got.stats.drafted_tokens > 0 && next.stats.drafted_tokens > 0);
+                assert_same(&got, &first[kind]);
+                assert_same(&next, &second[kind]);
+            }
+            strata_session_free(s);
+        }
+        strata_engine_free(e);
+    }
+}
+
 /* That most guesses are right shows that the layer's rows hold what they should. */
 static void the_draft_layer_guesses_mostly_right(void **state)
 {
@@ -539,6 +597,7 @@ int main(void)
         cmocka_unit_test(answers_are_the_same_on_devices),
         cmocka_unit_test(answers_end_where_they_would_without_guesses),
         cmocka_unit_test(the_draft_layer_changes_no_answer),
+        cmocka_unit_test(guesses_change_no_answer_where_experts_are_missing),
         cmocka_unit_test(the_draft_layer_guesses_mostly_right),
         cmocka_unit_test(a_device_finds_the_most_probable_token_of_the_draft_layer_and_the_weight_of_all),
         cmocka_unit_test(a_restored_session_goes_on_with_the_same_text),

@@ -9,9 +9,12 @@
 
 static struct strata_model *model;
 
+/* The first one has but some of the experts in its devices' memory. */
 static const struct {
-    const char *devices, *split;
-} machines[] = {{"sim:gfx1100:8G,sim:gfx1201:8G", "3,2"}, {"sim:sm_89:8G,cpu,sim:gfx90a:8G", "1,2,2"}, {"cpu", NULL}};
+    const char *devices, *split, *cache;
+} machines[] = {{"sim:gfx1100:8G,sim:gfx1201:8G", "3,2", "40%"},
+                {"sim:sm_89:8G,cpu,sim:gfx90a:8G", "1,2,2", NULL},
+                {"cpu", NULL, NULL}};
 
 enum { MACHINES = sizeof machines / sizeof *machines };
 
@@ -21,6 +24,7 @@ static struct strata_engine *open_on(int machine)
     struct strata_engine *e;
     struct strata_engine_options o = {.devices = machines[machine].devices,
                                       .layer_split = machines[machine].split,
+                                      .expert_cache = machines[machine].cache,
                                       .threads = 1,
                                       .context = 64,
                                       .prefill = 16,
