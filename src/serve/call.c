@@ -1,4 +1,4 @@
-/* Calls: what both API families share, and the small calls (/tokenize, /detokenize, /apply-template). */
+/* Calls: what the API families share, and the small calls (/tokenize, /detokenize, /apply-template). */
 #include "serve/call.h"
 
 #include <limits.h>
@@ -32,6 +32,7 @@ void st_call_free(struct st_call *call)
     json_decref(call->messages);
     json_decref(call->options);
     json_decref(call->schema);
+    json_decref(call->echo);
     free(call->grammar);
     free(call->demanded_tool);
     free(call->prefix);
@@ -374,6 +375,7 @@ bool st_call_read(struct st_call *call, const char *body, size_t size, struct st
         case ST_CALL_TEMPLATE: good = st_openai_read_chat(call, object, error); break;
         case ST_CALL_MESSAGES:
         case ST_CALL_COUNT_TOKENS: good = st_anthropic_read_messages(call, object, error); break;
+        case ST_CALL_RESPONSES: good = st_responses_read(call, object, error); break;
         case ST_CALL_TOKENIZE: good = read_tokenize(call, object, error); break;
         case ST_CALL_DETOKENIZE: good = read_detokenize(call, object, error); break;
         case ST_CALL_SLOT: good = st_slot_read(call, object, error); break;

@@ -1,4 +1,4 @@
-/* A request for work, read from a body and checked: what the two families of APIs have in common once their words are
+/* A request for work, read from a body and checked: what the families of APIs have in common once their words are
  * gone. Reading is pure (no server, no model), so that it can be fuzzed. */
 #ifndef ST_SERVE_CALL_H
 #define ST_SERVE_CALL_H
@@ -17,7 +17,11 @@ enum st_call_kind {
     ST_CALL_LOAD,         /* POST /load */
     ST_CALL_UNLOAD,       /* POST /unload */
     ST_CALL_VRAM,         /* POST /v1/vram */
+    ST_CALL_RESPONSES,    /* POST /v1/responses */
 };
+
+/* What thoughts begin with in a response's encrypted_content, where this server hides nothing. */
+#define ST_THOUGHTS_MARK "strata:"
 
 enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
 enum { ST_SLOT_FILE = 128 }; /* bytes of a file's name, the end included */
@@ -62,6 +66,11 @@ struct st_call {
     char **stop;
     size_t stop_count;
     bool ignore_eos;
+
+    /* Of the Responses API: members of the request that the answer repeats, and whether thoughts are repeated in the member that
+     * clients keep where a server stores nothing. */
+    json_t *echo;
+    bool carries_thoughts;
 };
 
 /* Starts a call with the server's sampling defaults. Every reader below leaves a call that st_call_free accepts. */
@@ -78,11 +87,19 @@ bool st_slot_read(struct st_call *call, const json_t *body, struct st_api_error 
 /* The readers of the families, for st_call_read. */
 bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api_error *error);
 bool st_openai_read_completion(struct st_call *call, const json_t *body, struct st_api_error *error);
+bool st_responses_read(struct st_call *call, const json_t *body, struct st_api_error *error);
 bool st_anthropic_read_messages(struct st_call *call, const json_t *body, struct st_api_error *error);
 
 /* Shared pieces: members that mean the same in both families. */
 bool st_call_read_sampling(struct st_call *call, const json_t *body, struct st_api_error *error);
 bool st_call_read_stop(struct st_call *call, const json_t *body, const char *name, struct st_api_error *error);
+/* Text of a member that is a string or an array of parts of text, which are joined with line breaks; where: the member's place. A new
+ * reference; NULL with the error filled. */
+json_t *st_openai_text(const json_t *content, const char *where, struct st_api_error *error);
+/* How much the model is to think; effort may be NULL. param: the member for messages. */
+bool st_openai_read_effort(struct st_call *call, const char *effort, const char *param, struct st_api_error *error);
+/* The member chat_template_kwargs. */
+bool st_openai_read_template(struct st_call *call, const json_t *body, struct st_api_error *error);
 /* Appends one tool in the form that templates read; schema may be NULL. */
 bool st_call_add_tool(struct st_call *call, const char *name, const char *description, json_t *schema);
 /* The tools that must be called: all, or the one named; after the tools were read. param: the member for messages. */

@@ -29,6 +29,12 @@ static void fail_from(struct st_job *job, const char *param, const struct strata
     }
 }
 
+/* The member that the prompt comes from, for messages. */
+static const char *prompt_param(const struct st_job *job)
+{
+    return job->call.kind == ST_CALL_COMPLETION ? "prompt" : job->call.kind == ST_CALL_RESPONSES ? "input" : "messages";
+}
+
 static bool render(struct st_job *job, const struct st_backend *b)
 {
     struct strata_error err = {0};
@@ -44,7 +50,7 @@ static bool render(struct st_job *job, const struct st_backend *b)
             break;
         /* Some templates take a system message only at the front, while real clients send them anywhere. */
         if (attempt > 0 || r != STRATA_E_ARGUMENT || !st_call_move_system(&job->call)) {
-            fail_from(job, "messages", &err);
+            fail_from(job, prompt_param(job), &err);
             return false;
         }
     }
@@ -143,7 +149,7 @@ static void check_context(struct st_job *job, const struct st_backend_info *info
         st_refuse(&job->error, 400, "context_length_exceeded", "messages",
                   "prompt is too long: %zu tokens > %u maximum", job->count, info->context);
     else
-        st_refuse(&job->error, 400, "context_length_exceeded", job->call.kind == ST_CALL_CHAT ? "messages" : "prompt",
+        st_refuse(&job->error, 400, "context_length_exceeded", prompt_param(job),
                   "the prompt has %zu tokens, and the maximum context length is %u tokens, the answer included",
                   job->count, info->context);
 }
@@ -182,6 +188,7 @@ void st_job_prepare(struct st_job *job, const struct st_backend *b)
     switch (job->call.kind) {
     case ST_CALL_CHAT:
     case ST_CALL_MESSAGES:
+    case ST_CALL_RESPONSES:
         if (check_bias(job, &info) && render(job, b) && (!job->call.prefix || add_prefix(job, b)))
             check_context(job, &info);
         if (!job->failed)
@@ -242,7 +249,7 @@ static void on_output(void *user, const struct st_output_event *e)
         job->called_tool = e->complete;
         job->enough = e->complete && !job->call.parallel_tools;
     }
-    st_job_post(job, kinds[e->kind], e->text, e->size, 0, 0, 0, NULL);
+    st_job_post(job, kinds[e->kind], e->text, e->size, e->kind == ST_OUTPUT_CALL_END && e->complete, 0, 0, NULL);
 }
 
 static bool ends_with(const char *text, size_t size, const char *end)

@@ -27,7 +27,7 @@ enum st_delta_kind {
     ST_DELTA_CONTENT,        /* text */
     ST_DELTA_TOOL_BEGIN,     /* text: the function's name */
     ST_DELTA_TOOL_ARGUMENTS, /* text: a piece of the JSON arguments */
-    ST_DELTA_TOOL_END,
+    ST_DELTA_TOOL_END,       /* a: whether the call is complete */
     ST_DELTA_END, /* last one */
 };
 
@@ -108,7 +108,10 @@ struct st_job {
     size_t tool_count, tool_capacity;
     json_t *logprobs;   /* array; for a stream only those not yet written */
     enum st_block open; /* what the last text belonged to */
-    size_t blocks;      /* content blocks begun, for the Anthropic stream */
+    size_t blocks;      /* content blocks or output items begun, for the Anthropic stream and responses */
+    json_t *items;      /* of a response: those that are done; array or NULL */
+    size_t item_start;  /* where the text of the open one begins in content or reasoning */
+    uint64_t sequence;  /* of the next event of a response's stream */
     bool timed_out;     /* cancelled because it took too long */
     bool withdrawn;     /* taken out of the engine's lane because the client is gone; to be freed */
     bool gone;          /* the client went away */
@@ -134,8 +137,9 @@ struct st_format {
     void (*alive)(struct st_job *job);                                  /* a sign of life in a stream */
     void (*end)(struct st_job *job);                                    /* ends the stream, or answers as a whole */
     void (*fail)(struct st_job *job, const struct st_api_error *error); /* in a stream */
+    bool whole;                                                         /* delta is called where nothing is streamed, too */
 };
-extern const struct st_format st_format_chat, st_format_completion, st_format_messages, st_format_small;
+extern const struct st_format st_format_chat, st_format_completion, st_format_messages, st_format_responses, st_format_small;
 
 /* Takes a new reference or NULL; sends {"..."} and ends the exchange. */
 void st_job_reply_json(struct st_job *job, json_t *value);

@@ -1,4 +1,4 @@
-/* Bodies of the OpenAI API: chat completions, and what completions share with them. */
+/* Bodies of the OpenAI API: chat completions, and what completions and responses share with them. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,16 +40,10 @@ static const json_t *part_text(const json_t *part, const char *at, struct st_api
     return NULL;
 }
 
-/* Content as plain text: a string, or parts of text that are joined with line breaks; null only where it is optional. A new
- * reference. */
-static json_t *plain_content(const json_t *content, bool optional, const char *path, struct st_api_error *error)
+json_t *st_openai_text(const json_t *content, const char *where, struct st_api_error *error)
 {
-    char where[ST_PATH];
-    if (optional && (!content || json_is_null(content)))
-        return json_string("");
     if (json_is_string(content))
         return json_incref((json_t *)content);
-    st_body_path(where, sizeof where, path, "content");
     if (!json_is_array(content)) {
         st_refuse(error, 400, NULL, where, "%s: expected a string or an array of parts, got %s", where,
                   st_body_type_name(content));
@@ -59,7 +53,7 @@ static json_t *plain_content(const json_t *content, bool optional, const char *p
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i);
         char at[ST_PATH];
-        snprintf(at, sizeof at, "%s.content[%zu]", path, i);
+        snprintf(at, sizeof at, "%.*s[%zu]", ST_PATH - 24, where, i);
         const json_t *piece = part_text(part, at, error);
         if (!piece) {
             st_buffer_free(&text);
@@ -142,8 +136,11 @@ static bool read_message(struct st_call *call, const json_t *message, size_t ind
         st_body_path(where, sizeof where, path, "role");
         return st_refuse(error, 400, NULL, where, "%s: expected system, developer, user, assistant or tool", where);
     }
-    bool optional = strcmp(as, "assistant") == 0 && says_otherwise(message);
-    json_t *content = plain_content(json_object_get(message, "content"), optional, path, error);
+    const json_t *given = json_object_get(message, "content");
+    bool none = (!given || json_is_null(given)) && strcmp(as, "assistant") == 0 && says_otherwise(message);
+    char where[ST_PATH];
+    st_body_path(where, sizeof where, path, "content");
+    json_t *content = none ? json_string("") : st_openai_text(given, where, error);
     if (!content)
         return false;
     json_t *out = json_pack("{s:s, s:o}", "role", as, "content", content);
@@ -236,26 +233,26 @@ static bool read_tools(struct st_call *call, const json_t *body, struct st_api_e
     return !choice.demanded || st_call_demand_tools(call, choice.name, "tool_choice", error);
 }
 
-static bool read_thinking(struct st_call *call, const json_t *body, struct st_api_error *error)
+bool st_openai_read_effort(struct st_call *call, const char *effort, const char *param, struct st_api_error *error)
 {
-    const char *effort = NULL;
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    size_t i = 0;
+    if (!effort)
+        return true;
+    while (i < sizeof known / sizeof *known && strcmp(effort, known[i]) != 0)
+        i++;
+    if (i == sizeof known / sizeof *known)
+        return st_refuse(error, 400, NULL, param, "%s: expected none, minimal, low, medium, high, xhigh or max", param);
+    int failed = i == 0 ? json_object_set_new(call->options, "enable_thinking", json_false())
+                        : json_object_set_new(call->options, "reasoning_effort", json_string(effort));
+    return !failed || st_call_out_of_memory(error);
+}
+
+bool st_openai_read_template(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
     json_t *extra = NULL;
-    if (!st_body_string(body, "", "reasoning_effort", &effort, error) ||
-        !st_body_container(body, "", "chat_template_kwargs", JSON_OBJECT, &extra, error))
+    if (!st_body_container(body, "", "chat_template_kwargs", JSON_OBJECT, &extra, error))
         return false;
-    if (effort) {
-        static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-        size_t i = 0;
-        while (i < sizeof known / sizeof *known && strcmp(effort, known[i]) != 0)
-            i++;
-        if (i == sizeof known / sizeof *known)
-            return st_refuse(error, 400, NULL, "reasoning_effort",
-                             "reasoning_effort: expected none, minimal, low, medium, high, xhigh or max");
-        int failed = i == 0 ? json_object_set_new(call->options, "enable_thinking", json_false())
-                            : json_object_set_new(call->options, "reasoning_effort", json_string(effort));
-        if (failed)
-            return st_call_out_of_memory(error);
-    }
     const char *key;
     json_t *value;
     json_object_foreach(extra, key, value)
@@ -267,6 +264,13 @@ static bool read_thinking(struct st_call *call, const json_t *body, struct st_ap
             return st_call_out_of_memory(error);
     }
     return true;
+}
+
+static bool read_thinking(struct st_call *call, const json_t *body, struct st_api_error *error)
+{
+    const char *effort = NULL;
+    return st_body_string(body, "", "reasoning_effort", &effort, error) &&
+           st_openai_read_effort(call, effort, "reasoning_effort", error) && st_openai_read_template(call, body, error);
 }
 
 /* The last message is the start of the answer. */

@@ -17,6 +17,7 @@ struct route {
 static const struct route routes[] = {
     {"POST", "/v1/chat/completions", NULL, ST_CALL_CHAT, false},
     {"POST", "/v1/completions", NULL, ST_CALL_COMPLETION, false},
+    {"POST", "/v1/responses", NULL, ST_CALL_RESPONSES, false},
     {"POST", "/v1/messages", NULL, ST_CALL_MESSAGES, false},
     {"POST", "/v1/messages/count_tokens", NULL, ST_CALL_COUNT_TOKENS, false},
     {"POST", "/tokenize", NULL, ST_CALL_TOKENIZE, false},
@@ -199,7 +200,8 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
 {
     struct st_api_error error = {0};
     struct st_call call;
-    bool answer = route->kind == ST_CALL_CHAT || route->kind == ST_CALL_COMPLETION || route->kind == ST_CALL_MESSAGES;
+    bool answer = route->kind == ST_CALL_CHAT || route->kind == ST_CALL_COMPLETION || route->kind == ST_CALL_MESSAGES ||
+                  route->kind == ST_CALL_RESPONSES;
     if (x->too_large) {
         st_refuse(&error, 413, NULL, NULL, "the body is larger than %zu bytes", s->options.max_body);
     } else if (!st_server_open(s, answer, &error)) {

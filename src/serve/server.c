@@ -166,6 +166,7 @@ static void free_job(struct st_job *job)
     }
     free(job->tools);
     json_decref(job->logprobs);
+    json_decref(job->items);
     free(job);
 }
 
@@ -262,12 +263,12 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         [ST_CALL_TOKENIZE] = &st_format_small,    [ST_CALL_DETOKENIZE] = &st_format_small,
         [ST_CALL_TEMPLATE] = &st_format_small,    [ST_CALL_SLOT] = &st_format_small,
         [ST_CALL_LOAD] = &st_format_small,        [ST_CALL_UNLOAD] = &st_format_small,
-        [ST_CALL_VRAM] = &st_format_small};
+        [ST_CALL_VRAM] = &st_format_small,        [ST_CALL_RESPONSES] = &st_format_responses};
     static const char *const prefixes[] = {
         [ST_CALL_CHAT] = "chatcmpl-", [ST_CALL_COMPLETION] = "cmpl-", [ST_CALL_MESSAGES] = "msg_",
         [ST_CALL_COUNT_TOKENS] = "",  [ST_CALL_TOKENIZE] = "",        [ST_CALL_DETOKENIZE] = "",
         [ST_CALL_TEMPLATE] = "",      [ST_CALL_SLOT] = "",           [ST_CALL_LOAD] = "",
-        [ST_CALL_UNLOAD] = "",        [ST_CALL_VRAM] = ""};
+        [ST_CALL_UNLOAD] = "",        [ST_CALL_VRAM] = "",         [ST_CALL_RESPONSES] = "resp_"};
     struct st_job *job = calloc(1, sizeof *job);
     if (!job) {
         struct st_api_error error;
@@ -463,7 +464,7 @@ static bool take_delta(struct st_server *s, struct st_job *job, struct st_delta 
         st_job_cancel(job);
         return true;
     }
-    if (job->x && job->streaming)
+    if (job->x && (job->streaming || job->format->whole))
         job->format->delta(job, d);
     return true;
 }

@@ -8,7 +8,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
 import anthropic  # noqa: E402
 import openai  # noqa: E402
-from harness import TOOL, Server  # noqa: E402
+from harness import SCRIPT, TOOL, Server  # noqa: E402
 from tap import main, test  # noqa: E402
 
 HELLO = "Hi **there**, ünïcode 🎉!"
@@ -148,6 +148,71 @@ def openai_runs_a_tool_and_goes_on():
         with client.chat.completions.stream(model="m", messages=talk[:1], tools=tools) as stream:
             done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
         assert done[0].name == "get_weather" and json.loads(done[0].arguments)["city"] == "Paris"
+
+
+@test
+def openai_responses_are_whole_streamed_and_of_a_form():
+    import pydantic
+
+    class Place(pydantic.BaseModel):
+        city: str
+        days: int
+    script = {"answers": [{"match": "json", "text": 'Sure: {"city": "Bonn", "days": 3} I hope this helps.'}, *SCRIPT["answers"]]}
+    with Server(script) as s:
+        client = openai_client(s)
+        whole = client.responses.create(model="any", input="hello", instructions="be kind", temperature=0, store=False)
+        assert whole.output_text == HELLO and whole.status == "completed" and whole.usage.output_tokens == len(HELLO.encode()), whole
+        assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens and whole.usage.input_tokens_details.cached_tokens == 0
+        parts = list(client.responses.create(model="any", input="hello", stream=True))
+        assert "".join(e.delta for e in parts if e.type == "response.output_text.delta") == HELLO and parts[-1].response.output_text == HELLO
+        assert [e.sequence_number for e in parts] == list(range(len(parts)))
+        with client.responses.stream(model="any", input="think") as stream:
+            kinds = {e.type for e in stream}
+            final = stream.get_final_response()
+        assert "response.reasoning_text.delta" in kinds and [item.type for item in final.output] == ["reasoning", "message"], kinds
+        assert final.output_text == "There are three."
+        parsed = client.responses.parse(model="any", input="json", text_format=Place)
+        assert parsed.output_parsed == Place(city="Bonn", days=3), parsed
+        cut = client.responses.create(model="any", input="hello", max_output_tokens=2)
+        assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens" and cut.output_text == "Hi"
+        try:
+            client.responses.create(model="any", input="hello", previous_response_id=whole.id)
+        except openai.BadRequestError as e:
+            assert e.param == "previous_response_id", e
+        else:
+            raise AssertionError("a response that was not kept was gone on with")
+
+
+@test
+def openai_responses_run_a_tool_and_go_on():
+    import json
+    with Server() as s:
+        client = openai_client(s)
+        tools = [{"type": "function", **TOOL}]
+        talk = [{"role": "user", "content": "weather please"}]
+        first = client.responses.create(model="m", input=talk, tools=tools, include=["reasoning.encrypted_content"], store=False)
+        assert [item.type for item in first.output] == ["reasoning", "function_call"], first.output
+        call = first.output[1]
+        assert json.loads(call.arguments) == {"city": "Paris", "days": 3} and call.name == "get_weather"
+        with client.responses.stream(model="m", input=talk, tools=tools) as stream:
+            done = [e for e in stream if e.type == "response.function_call_arguments.done"]
+        assert json.loads(done[0].arguments)["city"] == "Paris"
+        talk += [*first.output, {"type": "function_call_output", "call_id": call.call_id, "output": "noon in Paris"}]
+        assert client.responses.create(model="m", input=talk, tools=tools).output_text == "It is sunny in Paris."
+
+
+@test
+def an_engine_that_fails_is_seen_in_a_response():
+    with Server() as s:
+        client = openai_client(s)
+        try:
+            client.responses.create(model="m", input="break")
+        except openai.InternalServerError as e:
+            assert "device failed" in e.message, e
+        else:
+            raise AssertionError("no error")
+        last = list(client.responses.create(model="m", input="break", stream=True))[-1]
+        assert last.type == "response.failed" and "device failed" in last.response.error.message, last
 
 
 @test

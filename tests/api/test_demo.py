@@ -28,6 +28,10 @@ def both_clients_get_the_same_words_whole_and_streamed():
     assert "gimp" in text.lower() and whole.choices[0].finish_reason == "length" and whole.usage.completion_tokens == 24, whole
     stream = o.chat.completions.create(model="demo", messages=GIMP, temperature=0, max_tokens=24, stream=True)
     assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == text
+    response = o.responses.create(model="demo", input=GIMP, temperature=0, max_output_tokens=24)
+    assert response.output_text == text and response.status == "incomplete" and response.usage.output_tokens == 24, response
+    assert "".join(e.delta for e in o.responses.create(model="demo", input=GIMP, temperature=0, max_output_tokens=24, stream=True)
+                   if e.type == "response.output_text.delta") == text
     with a.messages.stream(model="demo", max_tokens=24, messages=GIMP, extra_body={"temperature": 0}) as s:
         assert "".join(s.text_stream) == text
         assert s.get_final_message().stop_reason == "max_tokens"
