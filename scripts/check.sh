@@ -73,6 +73,9 @@ if [ -n "$ALL" ]; then
     ninja -C build-images tests/runtime/test-code_objects || exit 1
     suites build-images "images of every architecture" code_objects
     if bash scripts/portable.sh; then extra=(--passed 1); else extra=(--failed 1); fi
+    # It opens OpenSSL itself.
+    ninja -C build-portable tests/api/scripted || exit 1
+    suites build-portable "TLS of the portable build" api-tls
 fi
 for suite in "${left_out[@]}"; do
     echo "not run (give FIXTURES=DIR):"

@@ -48,6 +48,7 @@ group_check() {
     file_from /etc/OpenCL/vendors/pocl.icd pocl-opencl-icd
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q 'libOpenCL\.so\.1' || need ocl-icd-libopencl1
     file_from /usr/include/hip/hip_runtime_api.h libamdhip64-dev
+    command_from openssl openssl
     python3 -c 'import ensurepip' 2>/dev/null || need python3-venv
     command_from chromium chromium
     command_from chromedriver chromium-driver

@@ -56,6 +56,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
         ST_INT("port", 0, &port, 0, 65535, "N", "port (default 8080; 0: any free one)"),
         ST_LIST("api-key", 0, &keys, "KEY", "key that clients must send; may be given many times"),
         ST_TEXT("api-key-file", 0, &key_file, "FILE", "file with one key per line"),
+        ST_TEXT("tls-cert", 0, &o.tls_cert, "FILE", "certificate (PEM, issuers behind it): https instead of http; read again at SIGHUP"),
+        ST_TEXT("tls-key", 0, &o.tls_key, "FILE", "its key (PEM, not encrypted)"),
         ST_LIST("cors", 0, &origins, "ORIGIN",
                 "web pages that may call besides the server's own, as https://host:port, or * for all; may be given "
                 "many times"),
@@ -98,6 +100,8 @@ int st_serve_main(int argc, char **argv, const char *form, const char *summary, 
     for (size_t i = 0; !status && i < keys.count; i++)
         if (!*keys.items[i])
             status = st_user_error("--api-key: a key is empty");
+    if (!status && !o.tls_cert != !o.tls_key)
+        status = st_user_error("--tls-cert and --tls-key belong together");
     if (!status) {
         o.port = (int)port;
         o.keys = keys.items;

@@ -12,6 +12,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/http_struct.h>
 #include <event2/listener.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -21,6 +22,8 @@
 #include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
+
+#include "serve/tls.h"
 
 /* EARLY_LIMIT: bytes that a client may send while it is being answered. BODIES: how many bodies of the largest size may
  * be arriving at the same time, whatever the number of connections; beyond that a request of more than SMALL bytes is
@@ -33,10 +36,12 @@ struct st_connection {
     struct st_connection *next;
     struct st_http *http;
     struct bufferevent *bev;
+    struct ssl_st *session; /* NULL: plain */
     enum connection_state state;
     time_t since; /* when state was entered, monotonic seconds */
     bool refused; /* over the limit: told so and closed as soon as its socket is known */
     bool cut;
+    bool last; /* evhttp closes after this answer */
     struct st_exchange *exchange;
 };
 
@@ -89,16 +94,23 @@ static void cut(struct st_connection *c)
 static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
 {
     struct st_connection *c = arg;
-    if (info->n_deleted && evbuffer_get_length(buffer) == 0)
-        bufferevent_disable(c->bev, EV_READ);
+    if (!info->n_deleted || evbuffer_get_length(buffer) > 0)
+        return;
+    bufferevent_disable(c->bev, EV_READ);
+    if (c->session && c->last && c->state == FLUSHING)
+        st_tls_end(c->session, NULL);
 }
 
-/* Refuses a connection and closes it. A fresh socket's buffer holds the answer; if it does not, the client sees the connection
- * close. */
+/* Refuses a connection and closes it. A fresh socket's buffer holds the answer; if it does not, or no keys are agreed on, the client
+ * sees the connection close. */
 static void refuse(struct st_connection *c, const char *answer)
 {
-    ssize_t sent = send(bufferevent_getfd(c->bev), answer, strlen(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)sent;
+    if (c->session) {
+        st_tls_end(c->session, answer);
+    } else {
+        ssize_t sent = send(bufferevent_getfd(c->bev), answer, strlen(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sent;
+    }
     cut(c);
 }
 
@@ -155,6 +167,7 @@ static void forget(struct st_connection *c)
     evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
     evbuffer_remove_cb(bufferevent_get_input(c->bev), on_input, c);
     bufferevent_decref(c->bev);
+    st_tls_session_free(c->session);
     free(c);
 }
 
@@ -171,7 +184,7 @@ static void sweep(struct st_http *http)
         }
         if (c->state == WAITING && now - c->since > http->options.request_seconds) {
             struct evbuffer *in = bufferevent_get_input(c->bev);
-            if (!c->cut && evbuffer_get_length(in) > 0)
+            if (!c->cut && (evbuffer_get_length(in) > 0 || (c->session && !st_tls_agreed(c->session))))
                 http->counts.slow_requests++;
             cut(c);
         } else if (c->state == FLUSHING && now - c->since > http->options.write_seconds) {
@@ -209,16 +222,15 @@ static struct bufferevent *new_connection(struct event_base *base, void *arg)
     if (http->count >= (size_t)http->options.max_connections)
         sweep(http);
     struct st_connection *c = calloc(1, sizeof *c);
-    struct bufferevent *bev = bufferevent_socket_new(base, -1, 0);
-    if (!c || !bev) {
+    struct bufferevent *bev = NULL;
+    if (c)
+        bev = http->options.tls ? st_tls_accept(http->options.tls, base, &c->session) : bufferevent_socket_new(base, -1, 0);
+    if (!bev || !evbuffer_add_cb(bufferevent_get_output(bev), on_output, c) ||
+        !evbuffer_add_cb(bufferevent_get_input(bev), on_input, c)) {
         if (bev)
             bufferevent_free(bev);
-        free(c);
-        return NULL;
-    }
-    if (!evbuffer_add_cb(bufferevent_get_output(bev), on_output, c) ||
-        !evbuffer_add_cb(bufferevent_get_input(bev), on_input, c)) {
-        bufferevent_free(bev);
+        if (c)
+            st_tls_session_free(c->session);
         free(c);
         return NULL;
     }
@@ -336,6 +348,14 @@ static const char *method_name(enum evhttp_cmd_type type)
     }
 }
 
+/* Whether evhttp closes the connection behind the answer to this request. */
+static bool is_last(struct evhttp_request *request)
+{
+    const char *connection = evhttp_find_header(evhttp_request_get_input_headers(request), "Connection");
+    bool old = request->major < 1 || (request->major == 1 && request->minor == 0);
+    return (connection && strcasecmp(connection, "close") == 0) || (old && !(connection && strcasecmp(connection, "keep-alive") == 0));
+}
+
 static void on_request(struct evhttp_request *request, void *arg)
 {
     struct st_http *http = arg;
@@ -370,6 +390,7 @@ static void on_request(struct evhttp_request *request, void *arg)
         }
     }
     c->exchange = x;
+    c->last = is_last(request);
     enter(c, ANSWERING);
     evhttp_request_set_on_complete_cb(request, answer_complete, c);
     evhttp_connection_set_closecb(evcon, connection_closed, c);

@@ -10,14 +10,17 @@ struct event;
 struct event_base;
 struct evhttp_request;
 
+struct st_tls;
+
 struct st_http_options {
     const char *host;    /* address to bind */
     int port;            /* 0: any free one, see st_http_port */
-    int max_connections; /* open at once; one more gets a 429 */
+    int max_connections; /* open at once; one more gets a 429, over TLS it is closed */
     size_t max_body;     /* bytes; the handler sees a larger body as too_large, up to twice the limit */
     size_t max_headers;  /* bytes, request line included */
     size_t max_pending;  /* unsent bytes of a streamed answer; a client that lets more pile up is cut off */
-    int request_seconds; /* from accept or the last answer to a complete request */
+    int request_seconds; /* from accept (agreeing on keys included) or the last answer to a complete request */
+    struct st_tls *tls;  /* NULL: plain; stays the caller's and outlives the server */
     int write_seconds;   /* without progress of a write; also for the rest of an answer that is complete */
 };
 
@@ -52,8 +55,8 @@ int st_http_port(const struct st_http *http);
 /* Stops accepting; open exchanges go on. */
 void st_http_stop_accepting(struct st_http *http);
 size_t st_http_connections(const struct st_http *http);
-/* Connections refused because there were too many (or too many bytes of requests were arriving), requests cut off as
- * too slow, clients cut off for unread output. */
+/* Connections refused because there were too many (or too many bytes of requests were arriving), requests (and agreements on keys)
+ * cut off as too slow, clients cut off for unread output. */
 struct st_http_counts {
     uint64_t refused, slow_requests, slow_readers;
 };

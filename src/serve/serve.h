@@ -7,6 +7,7 @@
 struct st_serve_options {
     const char *host;        /* address to bind, "127.0.0.1" */
     int port;                /* 0: any free one */
+    const char *tls_cert, *tls_key; /* files of a certificate and its key; NULL, both: plain HTTP */
     const char *const *keys; /* API keys; none: open, with Host and Origin checked */
     size_t key_count;
     const char *const *origins; /* web pages of other origins that may call, or "*" */
@@ -33,7 +34,7 @@ struct st_serve_options {
 /* Loopback, port 8080, no key, a queue of 32, and limits that suit one person's machine. */
 void st_serve_default(struct st_serve_options *options);
 
-/* Serves until SIGINT or SIGTERM. Takes over the backend, which is loaded by its engine thread while the port already
+/* Serves until SIGINT or SIGTERM; with TLS, SIGHUP reads certificate and key again. Takes over the backend, which is loaded by its engine thread while the port already
  * answers, and frees it. */
 enum strata_result st_serve(struct st_backend *backend, const struct st_serve_options *options,
                             struct strata_error *err);

@@ -554,6 +554,18 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     event_active(s->tick_event, EV_TIMEOUT, 0);
 }
 
+/* Connections from now on have what the files hold now; those that are open keep what they have. */
+static void on_hangup(evutil_socket_t number, short what, void *arg)
+{
+    (void)number, (void)what;
+    struct st_server *s = arg;
+    struct strata_error err;
+    if (st_tls_reload(s->tls, &err))
+        st_server_log(s, "%s; the certificate stays as it was", err.text);
+    else
+        st_server_log(s, "certificate and key were read again");
+}
+
 /* ---- start and stop ---- */
 
 static void on_exchange(void *user, struct st_exchange *x)
@@ -564,6 +576,9 @@ static void on_exchange(void *user, struct st_exchange *x)
 static enum strata_result set_up(struct st_server *s, struct strata_error *err)
 {
     const struct st_serve_options *o = &s->options;
+    enum strata_result r = o->tls_cert ? st_tls_create(o->tls_cert, o->tls_key, &s->tls, err) : STRATA_OK;
+    if (r)
+        return r;
     struct event_config *config = event_config_new();
     if (config) {
         event_config_require_features(config, EV_FEATURE_EARLY_CLOSE);
@@ -583,6 +598,8 @@ static enum strata_result set_up(struct st_server *s, struct strata_error *err)
         event_add(s->outbox_event, NULL) != 0 || event_add(s->tick_event, &tick) != 0 ||
         event_add(s->int_event, NULL) != 0 || event_add(s->term_event, NULL) != 0)
         return st_fail(err, STRATA_E_MEMORY, "server: out of memory");
+    if (s->tls && (!(s->hup_event = evsignal_new(s->base, SIGHUP, on_hangup, s)) || event_add(s->hup_event, NULL) != 0))
+        return st_fail(err, STRATA_E_MEMORY, "server: out of memory");
     struct st_http_options http = {.host = o->host,
                                    .port = o->port,
                                    .max_connections = o->max_connections,
@@ -590,8 +607,9 @@ static enum strata_result set_up(struct st_server *s, struct strata_error *err)
                                    .max_headers = 64u << 10,
                                    .max_pending = o->max_pending,
                                    .request_seconds = o->request_seconds,
+                                   .tls = s->tls,
                                    .write_seconds = 60};
-    enum strata_result r = st_http_create(s->base, &http, on_exchange, s, &s->http, err);
+    r = st_http_create(s->base, &http, on_exchange, s, &s->http, err);
     if (r == STRATA_OK)
         r = st_lane_start(&s->prepare, s, err);
     if (r == STRATA_OK)
@@ -611,12 +629,13 @@ static void tear_down(struct st_server *s)
         s->jobs = job->next;
         free_job(job);
     }
-    struct event *events[] = {s->outbox_event, s->tick_event, s->int_event, s->term_event};
+    struct event *events[] = {s->outbox_event, s->tick_event, s->int_event, s->term_event, s->hup_event};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);
     if (s->base)
         event_base_free(s->base);
+    st_tls_free(s->tls);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
     struct strata_error err;
@@ -663,7 +682,7 @@ enum strata_result st_serve(struct st_backend *backend, const struct st_serve_op
     enum strata_result r = set_up(s, err);
     if (r == STRATA_OK) {
         const char *bracket = strchr(options->host, ':') ? "[" : "";
-        st_server_log(s, "listening on http://%s%s%s:%d", bracket, options->host, *bracket ? "]" : "",
+        st_server_log(s, "listening on %s://%s%s%s:%d", s->tls ? "https" : "http", bracket, options->host, *bracket ? "]" : "",
                       st_http_port(s->http));
         if (!is_loopback(options->host) && !options->key_count)
             st_server_log(s, "warning: listening on %s without an API key: whoever reaches this machine can use the model",

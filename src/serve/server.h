@@ -7,6 +7,7 @@
 #include "serve/job.h"
 #include "serve/metrics.h"
 #include "serve/serve.h"
+#include "serve/tls.h"
 
 /* A thread that works through a list of jobs in order of arrival: work does a job, or takes it up, and step then goes on with
  * those that are under way. */
@@ -51,8 +52,10 @@ struct st_server {
     struct st_serve_options options;
     struct st_backend *backend;
     struct event_base *base;
+    struct st_tls *tls; /* NULL: plain HTTP */
     struct st_http *http;
     struct event *outbox_event, *tick_event, *int_event, *term_event;
+    struct event *hup_event; /* NULL without TLS */
     int wake_fd; /* eventfd, written when the outbox is no longer empty */
     struct st_lane prepare, engine;
     struct st_job *running; /* engine thread: answers under way, in the order in which they began */

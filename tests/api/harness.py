@@ -51,7 +51,7 @@ class Server:
         self.port = 0
         for line in self.process.stderr:
             self.log.append(line.rstrip("\n"))
-            found = re.match(r"listening on http://.*:(\d+)", line)
+            found = re.match(r"listening on https?://.*:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
                 break
