@@ -87,28 +87,31 @@ static enum strata_result give_end(struct device_stage *d, const struct st_comma
 
 /* ---- the host's step ---- */
 
-/* A window's entries by expert, as the device has grouped them: first, entry, where behind one another in e->group. */
+/* A window's entries by expert, as the device has grouped them: first, entry, where behind one another in e->group. first
+ * holds for chosen experts x and x + 1 only: a layer has many more, and every microsecond here is one of each layer. */
 static enum strata_result group_entries(struct st_device_experts *e, int32_t layer, int32_t entries,
                                         struct strata_error *err)
 {
     int32_t *first = e->group, *entry = first + e->experts + 1, *where = entry + e->entries;
-    memset(first, 0, (e->experts + 1) * sizeof *first);
     for (int32_t i = 0; i < entries; i++) {
         if (e->ids[i] < 0 || (uint32_t)e->ids[i] >= e->experts)
             return st_fail(err, STRATA_E_DEVICE, "layer %d: the router chose expert %d of %u", layer, e->ids[i],
                            e->experts);
-        first[e->ids[i] + 1]++;
-    }
-    for (uint32_t x = 0; x < e->experts; x++)
-        first[x + 1] += first[x];
-    for (int32_t i = 0; i < entries; i++) {
-        int32_t at = first[e->ids[i]]++;
+        int32_t at = i;
+        for (; at > 0 && e->ids[entry[at - 1]] > e->ids[i]; at--)
+            entry[at] = entry[at - 1];
         entry[at] = i;
-        where[i] = at;
     }
-    for (uint32_t x = e->experts; x > 0; x--)
-        first[x] = first[x - 1];
-    first[0] = 0;
+    e->n_chosen = 0;
+    for (int32_t at = 0; at < entries; at++) {
+        int32_t x = e->ids[entry[at]];
+        where[entry[at]] = at;
+        if (at == 0 || e->chosen[e->n_chosen - 1] != x) {
+            e->chosen[e->n_chosen++] = x;
+            first[x] = at;
+        }
+        first[x + 1] = at + 1;
+    }
     return STRATA_OK;
 }
 
@@ -150,17 +153,18 @@ static void begin_run(struct st_device_experts *e, struct st_host_layer *l, int3
     *run = (struct host_run){.kernels = e->kernels, .n = n};
     work->count = 0;
     work->next = 0;
-    for (uint32_t x = 0; x < e->experts; x++) {
-        some[x] = count;
+    for (uint32_t k = 0; k < e->n_chosen; k++) {
+        int32_t x = e->chosen[k];
         if (!marked[x])
             continue;
-        work->taken[work->count++] = (struct st_experts_taken){.expert = x};
+        some[x] = count;
+        work->taken[work->count++] = (struct st_experts_taken){.expert = (uint32_t)x};
         for (int32_t i = first[x]; i < first[x + 1]; i++) {
             where[entry[i]] = -1 - (*row + count); /* of the host; the address behind it is known later */
             list[count++] = entry[i];
         }
+        some[x + 1] = count;
     }
-    some[e->experts] = count;
     if (!count)
         return;
     e->by_cpu += work->count;
@@ -215,18 +219,20 @@ static void set_places(struct st_host_layer *l, uint32_t expert, const uint8_t *
         l->at[k][expert] = parts[l->section[k]] + l->skip[k];
 }
 
-/* Reads for the next experts of wanted that are not in the arena, from expert *next on; returns how many experts. */
+/* Reads for the next of the chosen experts that are wanted and not in the arena, from number *next of them on; returns how
+ * many. */
 static size_t stage_reads(const struct device_stage *d, struct st_device_experts *e, uint32_t k, const uint8_t *wanted,
                           uint32_t *next, struct st_expert_read *reads, size_t *n)
 {
     const struct st_expert_layer *l = &d->store.set.layer[k];
     uint8_t *at = e->staged;
     size_t count = 0;
-    for (*n = 0; *next < e->experts && count < ST_STAGED; ++*next) {
-        if (!wanted[*next] || st_expert_host_at(e->host, k, *next))
+    for (*n = 0; *next < e->n_chosen && count < ST_STAGED; ++*next) {
+        uint32_t x = (uint32_t)e->chosen[*next];
+        if (!wanted[x] || st_expert_host_at(e->host, k, x))
             continue;
         for (uint32_t s = 0; s < l->sections; s++) {
-            reads[(*n)++] = (struct st_expert_read){.layer = k, .expert = *next, .section = s, .buffer = at};
+            reads[(*n)++] = (struct st_expert_read){.layer = k, .expert = x, .section = s, .buffer = at};
             at += st_expert_read_room(l->section[s].bytes);
         }
         count++;
@@ -239,7 +245,7 @@ struct missing {
     struct host_run run;
     struct st_expert_read reads[ST_STAGED * ST_EXPERT_SECTIONS];
     size_t n_reads, staged;
-    uint32_t next; /* expert whose read comes next */
+    uint32_t next; /* of the chosen experts, whose read comes next */
 };
 
 /* Begins with those that are marked in e->wanted. finish_missing must follow, also after a failure. */
@@ -253,7 +259,8 @@ static enum strata_result begin_missing(struct device_stage *d, uint32_t k, int3
     m->run.bytes = 0;
     m->staged = stage_reads(d, e, k, e->wanted, &m->next, m->reads, &m->n_reads);
     enum strata_result r = st_expert_host_begin(e->host, m->reads, m->n_reads, err);
-    for (uint32_t x = 0; x < e->experts && !r; x++) {
+    for (uint32_t i = 0; i < e->n_chosen && !r; i++) {
+        uint32_t x = (uint32_t)e->chosen[i];
         const uint8_t *arena = e->wanted[x] ? st_expert_host_at(e->host, k, x) : NULL;
         e->marked[x] = arena != NULL;
         const uint8_t *parts[ST_EXPERT_SECTIONS];
@@ -303,14 +310,15 @@ static uint32_t plan_window(struct device_stage *d, uint32_t k)
     const uint32_t *slot = d->store.slot_of + (size_t)k * e->experts;
     float *count = d->store.count + (size_t)k * e->experts;
     uint32_t missing = 0;
-    for (uint32_t x = 0; x < e->experts; x++) {
-        int32_t chosen = e->group[x + 1] - e->group[x];
-        e->wanted[x] = chosen && slot[x] == ST_NO_SLOT;
+    memset(e->wanted, 0, e->experts);
+    for (uint32_t i = 0; i < e->n_chosen; i++) {
+        int32_t x = e->chosen[i];
+        e->wanted[x] = slot[x] == ST_NO_SLOT;
         missing += e->wanted[x];
-        count[x] += (float)chosen;
-        d->store.asked += chosen > 0;
-        d->store.hit += chosen && slot[x] != ST_NO_SLOT;
+        count[x] += (float)(e->group[x + 1] - e->group[x]);
     }
+    d->store.asked += e->n_chosen;
+    d->store.hit += e->n_chosen - missing;
     return missing;
 }
 
@@ -321,10 +329,8 @@ static uint32_t give_to_link(struct device_stage *d, uint32_t k, uint32_t missin
     struct st_device_experts *e = d->experts;
     uint64_t *place = e->places + ((uint64_t)k * 2 + 1) * e->experts, ring = e->ring - d->memory;
     uint32_t in_arena = 0, taken = 0;
-    for (uint32_t x = 0; x < e->experts; x++) {
-        place[x] = ST_NO_PLACE;
-        in_arena += e->wanted[x] && st_expert_host_at(e->host, k, x);
-    }
+    for (uint32_t i = 0; i < e->n_chosen; i++)
+        in_arena += e->wanted[e->chosen[i]] && st_expert_host_at(e->host, k, (uint32_t)e->chosen[i]);
     uint32_t most = in_arena < ST_RING_EXPERTS ? in_arena : ST_RING_EXPERTS;
     if (missing > 2 && most == missing)
         most--; /* one stays with the CPU, whose time would otherwise never be measured again */
@@ -333,12 +339,16 @@ static uint32_t give_to_link(struct device_stage *d, uint32_t k, uint32_t missin
     e->without_link = share ? 0 : e->without_link + 1;
     if (e->without_link == FORGET_LINK) /* what it took may be long past */
         e->link_times = st_miss_times(d->dev->measured.bring);
+    for (uint32_t x = 0; x < e->experts && share; x++)
+        place[x] = ST_NO_PLACE;
     for (int32_t rows = ST_GPU_WINDOW; rows > 0; rows--)
-        for (uint32_t x = 0; x < e->experts && taken < share; x++)
-            if (e->wanted[x] && e->group[x + 1] - e->group[x] == rows && st_expert_host_at(e->host, k, x)) {
+        for (uint32_t i = 0; i < e->n_chosen && taken < share; i++) {
+            int32_t x = e->chosen[i];
+            if (e->wanted[x] && e->group[x + 1] - e->group[x] == rows && st_expert_host_at(e->host, k, (uint32_t)x)) {
                 place[x] = ring + taken++ * e->pitch;
                 e->wanted[x] = 0;
             }
+        }
     return taken;
 }
 
@@ -447,6 +457,7 @@ static enum strata_result compute_missing(struct device_stage *d, const struct s
     uint32_t share = give_to_link(d, k, missing);
     double begun = now();
     enum strata_result r = begin_missing(d, k, n, &m, rows, err);
+    d->experts->planned += now() - d->experts->asked;
     if (!r)
         r = compute_over_link(d, c, k, share, err);
     enum strata_result end = finish_missing(d, k, n, &m, rows, r ? &later : err);
@@ -479,7 +490,8 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     int32_t n = *a->n, entries = n * (int32_t)a->used, rows = 0, number;
     double start = now();
     enum strata_result r = st_wait_event(d->dev, e->routed, err);
-    e->waited += now() - start;
+    e->asked = now();
+    e->waited += e->asked - start;
     e->steps++;
     if (r)
         return st_fail_in(err, r, "router of layer %d", c->layer);
@@ -501,8 +513,10 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     int32_t *list = (int32_t *)(void *)e->back;
     for (int32_t i = 0; i < entries; i++)
         list[i] = where[i] < 0 ? number - 1 - where[i] : where[i];
-    return t->copy_in(d->dev->compute, to - e->where_bytes, e->back,
-                      e->where_bytes + (uint64_t)rows * a->hidden * sizeof(float), err);
+    r = t->copy_in(d->dev->compute, to - e->where_bytes, e->back,
+                   e->where_bytes + (uint64_t)rows * a->hidden * sizeof(float), err);
+    e->answered += now() - e->asked;
+    return r;
 }
 
 /* ---- windows ---- */
@@ -514,11 +528,14 @@ void st_device_experts_report(const struct st_stage *stage, char *out, size_t si
     double asked = d->store.asked ? (double)d->store.asked : 1, steps = e->steps ? (double)e->steps : 1;
     snprintf(out, size,
              "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s, "
-             "%.0f %% of what the plan measured), %.1f %% brought over the link, %.1f %% computed by a helper; a layer waited %.1f us for its router and %.1f us for the CPU",
+             "%.0f %% of what the plan measured), %.1f %% brought over the link, %.1f %% computed by a helper; us of a "
+             "layer: %.0f giving launches, %.0f until its router had chosen, %.0f planning, %.0f the CPU's experts, %.0f "
+             "the rest of the answer",
              stage->name, 100 * (double)d->store.hit / asked, 100 * (double)e->by_cpu / asked,
              e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0,
              e->computed > 0 ? 100 * e->expected_seconds / e->computed : 0, 100 * (double)e->over_link / asked,
-             100 * (double)e->by_helper / asked, e->waited / steps * 1e6, e->computed / steps * 1e6);
+             100 * (double)e->by_helper / asked, e->given / steps * 1e6, e->waited / steps * 1e6, e->planned / steps * 1e6,
+             e->computed / steps * 1e6, (e->answered - e->planned - e->computed) / steps * 1e6);
 }
 
 /* A stretch of a window between two steps of the host. */
@@ -596,6 +613,7 @@ enum strata_result st_device_experts_window(struct device_stage *d, enum st_wind
         const struct st_command *c = &p->commands[to];
         const struct stretch ahead = {.program = p, .from = at, .to = to, .end = before, .begin = c}, own = {.own = c};
         bool host = d->store.missing[k] > 0;
+        double start = now();
         r = play(d, &(*graphs)[2 * step], &ahead, err);
         if (!r && host)
             r = ask_host(d, c, err);
@@ -603,6 +621,7 @@ enum strata_result st_device_experts_window(struct device_stage *d, enum st_wind
             r = play(d, &(*graphs)[2 * step + 1], &own, err);
         if (!r)
             r = t->queue_flush(d->dev->compute, err);
+        e->given += now() - start;
         if (!r && host)
             r = answer(d, c, k, err);
         before = c;

@@ -55,7 +55,10 @@ struct st_device_experts {
     struct st_pace pace;
     struct st_helper *helper; /* or NULL */
     bool helper_lost;
-    double waited, computed;   /* seconds of windows: for routers, of the CPU's experts */
+    /* Seconds of windows: for giving launches, for routers; from a router's choice until the CPU begins, and until the answer
+     * is on its way; of the CPU's experts. */
+    double given, waited, planned, answered, computed;
+    double asked; /* when the router's choice was there */
     uint64_t cpu_bytes, steps; /* of experts that the CPU computed in them; layers that waited for the host */
     struct st_line expected; /* time of experts that the CPU computes in windows, as the plan measured it */
     struct st_miss_times cpu_times, link_times; /* of those and of the link's, as they are */
@@ -70,6 +73,8 @@ struct st_device_experts {
     struct st_act_buffer acts, hacts;
     uint8_t *staged;                   /* [ST_STAGED][sections] buffers of reads */
     int32_t *group;                    /* [experts + 1] first, then [entries] entry, [entries] where */
+    int32_t *chosen;                   /* [entries], n_chosen of them: the window's experts, ascending */
+    uint32_t n_chosen;
     int32_t *some;                     /* [experts + 1] first of the experts that are computed, then [entries] entry */
     uint8_t *wanted, *marked, *helped; /* [experts] each */
     struct st_event *routed, *ready[ST_RING_PARTS], *free_again[ST_RING_PARTS];

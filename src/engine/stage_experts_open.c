@@ -86,6 +86,7 @@ static uint64_t place_host(struct st_device_experts *e, const struct device_stag
     st_act_buffer_place(&e->hacts, st_bump_take(&b, st_act_buffer_bytes(entries, a->width, st_act_bytes), 1), entries,
                         a->width, st_act_bytes);
     e->group = st_bump_take(&b, experts + 1 + 2 * entries, sizeof *e->group);
+    e->chosen = st_bump_take(&b, entries, sizeof *e->chosen);
     e->some = st_bump_take(&b, experts + 1 + entries, sizeof *e->some);
     e->wanted = st_bump_take(&b, experts, 1);
     e->marked = st_bump_take(&b, experts, 1);

@@ -38,8 +38,9 @@ struct st_experts_work {
 };
 
 /* y = sum over the row's choice, best first, of weight * down(silu(gate m) * (up m)), then + shared * the shared expert.
- * On the CPU y may be NULL: then o is the result, routing has but first and entry, of the entries that are wanted
- * (first[experts] of them), there is no shared expert, acts hold m already (st_act_prepare), and work says how far it is. */
+ * On the CPU y may be NULL: then o is the result, routing has but entry, of the entries that are wanted, and of first
+ * what says where those of taken experts begin and end; there is no shared expert, acts hold m already (st_act_prepare),
+ * and work says how far it is. */
 struct st_experts {
     const int32_t *n;
     const float *m;
