@@ -404,6 +404,8 @@ static int32_t ask_helper(struct device_stage *d, uint32_t k, int32_t n)
     some[e->experts] = count;
     if (count && st_helper_begin(e->helper, k, n, e->ids, e->m, some, list, &why)) {
         st_experts_lose_helper(d, &why);
+        for (int32_t at = 0; at < n * (int32_t)e->used; at++)
+            where[entry[at]] = at; /* some of these may come over the link instead, to the device's own rows */
         return 0;
     }
     for (uint32_t x = 0; x < e->experts && count; x++) {

@@ -199,11 +199,12 @@ static void a_share_of_the_misses_goes_over_a_fast_link_with_the_same_bits(void 
 static void another_card_helps_with_the_same_bits(void **state)
 {
     (void)state;
-    static const char *const machines[] = {"sim:gfx1100:24G,sim:gfx90a:8G", "sim:gfx1100:24G,sim:gfx90a:8G:late=9"};
+    static const char *const machines[] = {"sim:gfx1100:24G,sim:gfx90a:8G", "sim:gfx1100:24G,sim:gfx90a:8G:late=9",
+                                           "sim:gfx1100:24G:link=1000G,sim:gfx90a:8G:refuse=12"};
     size_t bytes, want_bytes;
     struct strata_engine_options all = options("sim:gfx1100:24G", NULL);
     float *want = read_with(many, &all, &whole, &want_bytes);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct strata_engine_options o = options(machines[i], "10%");
         o.layer_split = "3,0";
         struct strata_engine *e = open_engine(many, &o);
@@ -219,8 +220,8 @@ static void another_card_helps_with_the_same_bits(void **state)
         assert_int_equal(bytes, want_bytes);
         assert_memory_equal(got, want, bytes);
         assert_true(x->by_helper > 0);
-        assert_int_equal(x->helper_lost, i);
-        assert_int_equal(strstr(strata_engine_placement(e), "helper is lost") != NULL, i);
+        assert_int_equal(x->helper_lost, i > 0);
+        assert_int_equal(strstr(strata_engine_placement(e), "helper is lost") != NULL, i > 0);
         strata_engine_free(e);
         free(got);
     }
