@@ -151,6 +151,14 @@ enum strata_result st_stage_device_open(const struct st_stage_config *c, struct 
 /* What such a stage would take of that device: the sizes that st_stage_device_open allocates. */
 enum strata_result st_stage_device_size(const struct st_stage_config *c, const struct st_device_info *info,
                                         struct st_stage_size *out, struct strata_error *err);
+/* Experts that windows chose, each counted once in a window, since the stage was opened: all; those in slots of the device; and of
+ * the missing ones those that a helper computed, that were brought over the link, that the CPU computed, of these those that were
+ * read from the file first. */
+struct st_expert_counts {
+    uint64_t chosen, in_slots, by_helper, over_link, by_cpu, from_file;
+};
+/* Of stages whose plan says cached; between passes. */
+void st_device_experts_counts(const struct st_stage *s, struct st_expert_counts *out);
 /* Where the experts that windows chose were and how long that took, a line; of stages whose plan says cached. */
 void st_device_experts_report(const struct st_stage *s, char *out, size_t size);
 /* Marks the kernels that a stage of these layers needs on that device. model: all layers, weights in the file. */

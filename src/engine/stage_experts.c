@@ -295,6 +295,7 @@ static enum strata_result finish_missing(struct device_stage *d, uint32_t k, int
         if (!r) {
             begin_run(e, l, n, file->slot, e->marked, &m->run, rows);
             end_run(e, &m->run);
+            e->from_file += m->staged;
         }
         m->staged = r ? 0 : stage_reads(d, e, k, e->wanted, &m->next, m->reads, &m->n_reads);
         if (m->staged)
@@ -523,20 +524,34 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
 
 /* ---- windows ---- */
 
+void st_device_experts_counts(const struct st_stage *stage, struct st_expert_counts *out)
+{
+    const struct device_stage *d = (const struct device_stage *)stage;
+    const struct st_device_experts *e = d->experts;
+    *out = (struct st_expert_counts){.chosen = d->store.asked,
+                                     .in_slots = d->store.hit,
+                                     .by_helper = e->by_helper,
+                                     .over_link = e->over_link,
+                                     .by_cpu = e->by_cpu,
+                                     .from_file = e->from_file};
+}
+
 void st_device_experts_report(const struct st_stage *stage, char *out, size_t size)
 {
     const struct device_stage *d = (const struct device_stage *)stage;
     const struct st_device_experts *e = d->experts;
-    double asked = d->store.asked ? (double)d->store.asked : 1, steps = e->steps ? (double)e->steps : 1;
+    struct st_expert_counts n;
+    st_device_experts_counts(stage, &n);
+    double asked = n.chosen ? (double)n.chosen : 1, steps = e->steps ? (double)e->steps : 1;
     snprintf(out, size,
              "%s: of the experts that windows chose %.1f %% were in slots, %.1f %% computed by the CPU (%.1f GB/s, "
              "%.0f %% of what the plan measured), %.1f %% brought over the link, %.1f %% computed by a helper; us of a "
              "layer: %.0f giving launches, %.0f until its router had chosen, %.0f planning, %.0f the CPU's experts, %.0f "
              "the rest of the answer",
-             stage->name, 100 * (double)d->store.hit / asked, 100 * (double)e->by_cpu / asked,
+             stage->name, 100 * (double)n.in_slots / asked, 100 * (double)n.by_cpu / asked,
              e->computed > 0 ? (double)e->cpu_bytes / e->computed * 1e-9 : 0,
-             e->computed > 0 ? 100 * e->expected_seconds / e->computed : 0, 100 * (double)e->over_link / asked,
-             100 * (double)e->by_helper / asked, e->given / steps * 1e6, e->waited / steps * 1e6, e->planned / steps * 1e6,
+             e->computed > 0 ? 100 * e->expected_seconds / e->computed : 0, 100 * (double)n.over_link / asked,
+             100 * (double)n.by_helper / asked, e->given / steps * 1e6, e->waited / steps * 1e6, e->planned / steps * 1e6,
              e->computed / steps * 1e6, (e->answered - e->planned - e->computed) / steps * 1e6);
 }
 

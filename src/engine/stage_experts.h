@@ -65,8 +65,8 @@ struct st_device_experts {
     uint32_t with_link, without_link;           /* layers in which the link took part, and since it last did */
     double expected_seconds;                    /* for all that the CPU computed */
     struct st_experts_work work;
-    uint64_t over_link, by_cpu,
-        by_helper; /* missing experts of windows: brought to the device, computed here, by the helper */
+    /* Missing experts of windows: brought to the device, computed here, of those read from the file, by the helper. */
+    uint64_t over_link, by_cpu, from_file, by_helper;
     struct st_expert_host *host;
     uint8_t *memory; /* of all that follows */
     float *h;

@@ -41,6 +41,9 @@ struct real {
     char devices[256];
     uint64_t engine_bytes;
     json_t *stages;
+    struct st_expert_counts experts[ST_STAGES_MAX]; /* of stages that have experts outside */
+    struct strata_stats answers;                    /* sums over those of this engine that have ended: passes, guesses */
+    struct strata_stats drafts;                     /* likewise, with those under way */
 };
 
 /* The processor's name, or "" where the system does not tell. */
@@ -76,6 +79,29 @@ static json_t *stages_json(const struct strata_engine *e)
     return list;
 }
 
+static void add_drafts(struct strata_stats *sum, const struct strata_stats *s)
+{
+    sum->passes += s->passes;
+    sum->drafted_tokens += s->drafted_tokens;
+    sum->accepted_tokens += s->accepted_tokens;
+}
+
+/* What changes with every pass. */
+static void note_counts(struct real *r)
+{
+    const struct strata_engine *e = r->engine;
+    struct strata_stats drafts = r->answers;
+    for (uint32_t i = 0; i < r->parallel; i++)
+        if (r->place[i].run)
+            add_drafts(&drafts, &r->place[i].run->stats);
+    pthread_mutex_lock(&r->lock);
+    r->drafts = drafts;
+    for (int k = 0; k < e->n_stages && !e->broken; k++)
+        if (e->plan.stage[k].cached)
+            st_device_experts_counts(e->stages[k], &r->experts[k]);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* What info and status tell in other threads. */
 static void note_engine(struct real *r)
 {
@@ -90,6 +116,7 @@ static void note_engine(struct real *r)
     st_engine_devices(r->engine, r->devices, sizeof r->devices);
     r->engine_bytes = st_engine_bytes(r->engine);
     pthread_mutex_unlock(&r->lock);
+    note_counts(r);
 }
 
 static enum strata_result real_open(struct st_backend *b, struct strata_error *err)
@@ -103,6 +130,8 @@ static enum strata_result real_open(struct st_backend *b, struct strata_error *e
 static enum strata_result create_engine(struct real *r, struct strata_error *err)
 {
     struct strata_engine_options o = r->options;
+    memset(r->experts, 0, sizeof r->experts);
+    r->answers = r->drafts = (struct strata_stats){0};
     o.sessions = o.sessions ? o.sessions : PARALLEL_USUAL;
     enum strata_result result;
     while ((result = strata_engine_create(r->model, &o, &r->engine, err)) && !r->options.sessions && o.sessions > 1 &&
@@ -265,6 +294,13 @@ static enum strata_result real_constrain(const struct st_backend *b, const struc
     return strata_constraint_create(((const struct real *)b)->model, options, out, err);
 }
 
+static json_t *experts_json(const struct st_expert_counts *n)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "chosen", (json_int_t)n->chosen, "in_slots", (json_int_t)n->in_slots, "by_helper",
+                     (json_int_t)n->by_helper, "over_link", (json_int_t)n->over_link, "by_cpu", (json_int_t)n->by_cpu, "from_file",
+                     (json_int_t)n->from_file);
+}
+
 static json_t *real_status(const struct st_backend *b)
 {
     struct real *r = (struct real *)b;
@@ -275,7 +311,13 @@ static json_t *real_status(const struct st_backend *b)
     pthread_mutex_lock(&r->lock);
     struct st_park_info parked = r->parked;
     uint64_t bytes = r->engine_bytes;
-    json_t *stages = r->stages ? json_deep_copy(r->stages) : json_array();
+    json_t *stages = r->stages ? json_deep_copy(r->stages) : json_array(), *stage;
+    size_t k;
+    json_array_foreach(stages, k, stage) if (json_is_true(json_object_get(stage, "experts_outside")))
+        json_object_set_new(stage, "experts", experts_json(&r->experts[k]));
+    json_t *drafts = json_pack("{s:I, s:I, s:I, s:I}", "most", (json_int_t)r->in_force.drafts, "passes", (json_int_t)r->drafts.passes,
+                               "drafted_tokens", (json_int_t)r->drafts.drafted_tokens, "accepted_tokens",
+                               (json_int_t)r->drafts.accepted_tokens);
     snprintf(description, sizeof description, "%s%s%d threads", r->processor, *r->processor ? ", " : "",
              r->in_force.threads);
     memcpy(devices, r->devices, sizeof devices);
@@ -284,9 +326,9 @@ static json_t *real_status(const struct st_backend *b)
                              (json_int_t)parked.in_files, "memory_bytes", (json_int_t)parked.memory_bytes, "file_bytes",
                              (json_int_t)parked.file_bytes, "dropped", (json_int_t)parked.dropped, "last_failure",
                              parked.last_failure);
-    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o, s:o}", "devices", "name", devices, "description",
+    return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}], s:o, s:o, s:o}", "devices", "name", devices, "description",
                      description, "total_bytes", total, "memory", "kind", "weights", "bytes", (json_int_t)info.bytes, "kind",
-                     "state and buffers", "bytes", (json_int_t)bytes, "parked", kept, "stages", stages);
+                     "state and buffers", "bytes", (json_int_t)bytes, "parked", kept, "stages", stages, "drafts", drafts);
 }
 
 /* ---- answers ---- */
@@ -296,6 +338,7 @@ static void on_done(void *user, enum strata_result result, const struct strata_e
     struct place *p = user;
     struct st_backend_run *run = p->run;
     p->run = NULL;
+    add_drafts(&p->backend->answers, &run->stats);
     note_engine(p->backend);
     run->done(run->user, result, err);
 }
@@ -343,7 +386,9 @@ static enum strata_result real_start(struct st_backend *b, struct st_backend_run
 
 static void real_step(struct st_backend *b)
 {
-    strata_batch_step(((struct real *)b)->batch);
+    struct real *r = (struct real *)b;
+    strata_batch_step(r->batch);
+    note_counts(r);
 }
 
 static void real_cancel(struct st_backend *b, struct st_backend_run *run)

@@ -5,6 +5,7 @@
  *   "read_us"    time per prompt token          "token_us" time per answer token
  *   "template"   chat template (default: plain ChatML)
  *   "parallel"   answers at once (default 1), each token of them in the time of the slowest
+ *   "machine"    what /v1/status says of devices (default: one that does not exist)
  *   "refuse_file" while there is such a file loading fails
  *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
  *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after:
@@ -228,7 +229,10 @@ static enum strata_result scripted_constrain(const struct st_backend *b, const s
 
 static json_t *scripted_status(const struct st_backend *b)
 {
-    (void)b;
+    const struct scripted *s = (const struct scripted *)b;
+    const json_t *machine = json_object_get(s->script, "machine");
+    if (machine)
+        return json_deep_copy(machine);
     return json_pack("{s:[{s:s, s:s, s:I, s:[{s:s, s:I}, {s:s, s:I}]}]}", "devices", "name", "script", "description",
                      "no device", "total_bytes", (json_int_t)1 << 30, "memory", "kind", "weights", "bytes",
                      (json_int_t)600 << 20, "kind", "cache", "bytes", (json_int_t)100 << 20);

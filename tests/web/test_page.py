@@ -1,6 +1,6 @@
-"""The page in headless Chromium, as a person uses it: send, stop, edit, answer again, reload, narrow screen, keyboard.
+"""The page in headless Chromium, as a person uses it: send, stop, edit, answer again, reload, narrow screen, keyboard, machine.
 
-test_page.py SCRIPTED docs STRATA MODEL takes the screenshots of docs/ instead."""
+test_page.py SCRIPTED docs STRATA MODEL DRAFT_LAYER takes the screenshots of docs/ instead."""
 import json
 import os
 import sys
@@ -11,8 +11,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "api"), os.path.join(HERE, "..")]
 os.environ["SCRIPTED"] = sys.argv[1]
 from harness import Server  # noqa: E402
+from page import ANSWERED, Page  # noqa: E402
 from tap import main, test  # noqa: E402
-from webdriver import Browser  # noqa: E402
 
 CODE = """Here is a **small** program:
 
@@ -44,36 +44,6 @@ SCRIPT = {"answers": [
     {"match": "think", "text": "<think>\nFirst I count the layers.\n</think>\n\nThere are **three** layers.", "token_us": 500},
     {"match": "break", "text": "this will not end well", "fail_after": 9},
 ]}
-
-ANSWERED = """const m = [...document.querySelectorAll('.message.assistant')];
-return m.length === arguments[0] && !document.querySelector('.message.live') && m.at(-1).querySelector('.actions') && m.at(-1).innerText"""
-
-
-class Page(Browser):
-    def go(self, url):
-        self.open(url)
-        self.wait("the page", "return document.querySelector('#input') && document.querySelector('.banner').hidden")
-
-    def say(self, text):
-        self.type("#input", text)
-        self.keys("enter")
-
-    def answered(self, count):
-        return self.wait(f"answer {count}", ANSWERED, count)
-
-    def titles(self):
-        return self.js("return [...document.querySelectorAll('.conversations .open')].map(b => b.innerText)")
-
-    def button(self, label):
-        self.js("document.querySelector(`[aria-label='${arguments[0]}']`).focus()", label)
-        self.click(f"[aria-label='{label}']")
-
-    def clean(self):
-        """Nothing was blocked by the policy, failed in a script, or asked for from another place."""
-        bad = [m for m in self.log() if m["level"] == "SEVERE" and "favicon" not in m["message"]]
-        assert not bad, bad
-        outside = self.js("return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))")
-        assert not outside, outside
 
 
 def with_page(script=None, args=(), **more):
@@ -287,6 +257,77 @@ def the_machine_view_is_live(s, p):
     p.wait("it is listed as done", "return document.querySelector('.machine')?.innerText.includes('cancelled')")
 
 
+def stage(device, first, layers, **more):
+    return {"device": device, "arch": "gfx1100", "first_layer": first, "layers": layers, "bytes": 3 << 30, "limit_bytes": 8 << 30,
+            "reserve_bytes": 512 << 20, "expert_slots_bytes": 1 << 30 if more else 0, "experts_outside": bool(more), **more}
+
+
+MACHINE = {"devices": [], "drafts": {"most": 3, "passes": 80, "drafted_tokens": 100, "accepted_tokens": 40}, "stages": [
+    stage("hip:0", 0, 10, experts={"chosen": 1000, "in_slots": 700, "by_helper": 0, "over_link": 50, "by_cpu": 250, "from_file": 25}),
+    stage("hip:1", 10, 5, experts={"chosen": 0, "in_slots": 0, "by_helper": 0, "over_link": 0, "by_cpu": 0, "from_file": 0}), stage("cpu", 15, 1)]}
+
+
+@test
+@with_page({**SCRIPT, "machine": MACHINE}, width=1180, height=860)
+def layers_experts_and_guesses_are_shown_as_the_server_counts_them(s, p):
+    p.keys("alt", "2")
+    p.wait("the layers", "return document.querySelector('.layers')")
+    text = p.text(".layers")
+    assert "16 layers over 3 devices" in text and text.split("\n")[-3:] == ["hip:010", "hip:15", "cpu1"], text
+    widths = p.js("return [...document.querySelectorAll('.layers rect.part')].map(r => r.width.baseVal.value)")
+    assert [round(w) for w in widths] == [625, 312, 62], widths
+    first, second, last = p.js("return [...document.querySelectorAll('.stage')].map(c => c.innerText)")
+    assert "hip:0 gfx1100" in first and "layers 0 to 9 (10), 3.0 GiB of 8.0 GiB, of it 1.0 GiB of experts" in first, first
+    for words in ("1,000", "this device70.0 %", "another device0 %", "over the link5.0 %", "by the CPU22.5 %", "file2.5 %"):
+        assert words in first.replace("\n", ""), (words, first)
+    assert "none chosen" in second and "layers 10 to 14" in second and "layer 15" in last and "xperts" not in last, (second, last)
+    guesses = p.text(".drafts")
+    assert "40.0 % accepted" in guesses and "40 of 100" in guesses and "1.50 tokens a pass. At most 3 in a pass." in guesses, guesses
+
+
+STATE = "return document.querySelector('.control .state')?.innerText === arguments[0]"
+
+
+@test
+@with_page()
+def buttons_unload_and_load_the_model(s, p):
+    p.keys("alt", "2")
+    p.wait("it is loaded", STATE, "The model is loaded")
+    enabled = "return [...document.querySelectorAll('.control button')].map(b => !b.disabled)"
+    assert p.js(enabled) == [False, True]
+    p.click(".control button:last-of-type")
+    p.wait("it is unloaded", STATE, "The model is unloaded")
+    p.wait("the button to load", "return !document.querySelector('.control button').disabled")
+    assert p.js(enabled) == [True, False] and "Unloaded in" in p.text(".control .note")
+    assert s.json("/health")["status"] == "unloaded"
+    p.js("document.querySelector('.control button').focus()")
+    p.js("window.drawn = document.querySelector('.machine table, .machine h2')")
+    p.wait("it was drawn again", "return window.drawn && !window.drawn.isConnected")
+    assert p.js("return document.activeElement.innerText") == "Load", "the focus stays"
+    p.keys("enter")
+    p.wait("it is loaded again", STATE, "The model is loaded")
+    p.wait("it says so", "return document.querySelector('.control .note').innerText.startsWith('Loaded in')")
+    p.click(".control button:last-of-type")
+    p.wait("it is unloaded again", STATE, "The model is unloaded")
+    p.reload()
+    p.wait("the banner", "return document.querySelector('.banner')?.innerText.includes('the next message loads it')")
+    p.say("hello")
+    p.answered(1)
+    p.wait("the banner goes", "return document.querySelector('.banner').hidden")
+
+
+@test
+@with_page({**SCRIPT, "load_ms": 1500})
+def loading_by_the_button_shows_how_far_it_is(s, p):
+    s.json("/unload", {})
+    p.keys("alt", "2")
+    p.wait("it is unloaded", STATE, "The model is unloaded")
+    p.click(".control button")
+    p.wait("progress", "return document.querySelector('.machine progress')")
+    assert p.js("return [...document.querySelectorAll('.control button')].every(b => b.disabled)")
+    p.wait("it is loaded", STATE, "The model is loaded")
+
+
 @test
 @with_page(args=["--api-key", "sesame"])
 def a_key_is_asked_for_and_kept(s, p):
@@ -340,9 +381,9 @@ def after_loading_the_page_is_ready(s, p):
 
 @test
 def loading_and_a_lost_server_are_said():
-    with Server({**SCRIPT, "load_ms": 3000}, wait=False) as s:
-        p = Page()
-        try:
+    p = Page()  # first, because it takes a while to start
+    try:
+        with Server({**SCRIPT, "load_ms": 3000}, wait=False) as s:
             p.open(s.url)
             p.wait("the loading banner", "return document.querySelector('.banner')?.innerText.includes('being loaded')")
             p.wait("the banner goes", "return document.querySelector('.banner').hidden")
@@ -351,12 +392,12 @@ def loading_and_a_lost_server_are_said():
             s.stop()
             text = p.answered(1)
             assert "stopping" in text or "ended" in text, text
-        finally:
-            p.close()
+    finally:
+        p.close()
 
 
-def screenshots(folder, strata, model):
-    """docs/page-*.png: chat, machine, and a phone in the dark, with a real model."""
+def screenshots(folder, strata, model, draft_layer):
+    """docs/page-*.png: chat, a phone in the dark, and the machine with simulated devices; with a real model."""
     with Server(exe=strata, args=["serve", "-m", model]) as s:
         p = Page(1180, 860)
         try:
@@ -369,11 +410,6 @@ def screenshots(folder, strata, model):
             p.js("document.activeElement.blur()")
             p.screenshot(os.path.join(folder, "page-chat.png"))
             p.say("Describe the package postgresql.")
-            time.sleep(0.5)
-            p.keys("alt", "2")
-            time.sleep(1.2)
-            p.screenshot(os.path.join(folder, "page-machine.png"))
-            p.keys("alt", "1")
             p.wait("an answer", ANSWERED, 2, seconds=200)
             p.js("localStorage.setItem('strata.settings', JSON.stringify({theme: 'dark'}))")
             p.size(390, 760, mobile=True)
@@ -385,9 +421,22 @@ def screenshots(folder, strata, model):
             p.screenshot(os.path.join(folder, "page-phone.png"))
         finally:
             p.close()
+    with Server(exe=strata, args=["serve", "-m", model, "-c", "2048", "--device", "sim:gfx1100:24G,sim:sm_89:8G", "--layer-split", "5,3",
+                                  "--expert-cache", "60%", "--mtp", draft_layer]) as s:
+        p = Page(1180, 1000)
+        try:
+            p.go(s.url)
+            p.say("Describe the package postgresql.")
+            p.wait("an answer under way", "return document.querySelector('.message.live .markdown')?.innerText.length > 60", seconds=200)
+            p.keys("alt", "2")
+            p.wait("counts of a while", "return document.querySelector('.experts')?.innerText.includes('lately')", seconds=60)
+            time.sleep(5)
+            p.screenshot(os.path.join(folder, "page-machine.png"))
+        finally:
+            p.close()
 
 
 if len(sys.argv) > 2:
-    screenshots(*sys.argv[2:5])
+    screenshots(*sys.argv[2:6])
 else:
     main()

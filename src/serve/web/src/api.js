@@ -29,6 +29,13 @@ export async function getJson(path) {
   return response.json();
 }
 
+// For calls that do something; resolves with the reply.
+export async function postJson(path, body) {
+  const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json", ...headers() }, body: JSON.stringify(body) });
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
 // Yields the data of each event of a stream.
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

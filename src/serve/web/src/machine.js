@@ -1,5 +1,6 @@
-// The machine view: model, speed, devices with their memory, and requests, once a second while it is shown.
-import { getJson } from "./api.js";
+// The machine view: the model's state with its buttons, speed, where layers and experts are, devices with their memory, and
+// requests, once a second while it is shown.
+import { getJson, postJson } from "./api.js";
 import { h, svg } from "./dom.js";
 
 const number = (n) => Math.round(n).toLocaleString();
@@ -62,6 +63,58 @@ function deviceCard(d) {
       h("li", null, h("span", { class: "dot" }), "of", h("b", null, bytes(total)))));
 }
 
+const percent = (part, whole) => `${((100 * part) / whole).toFixed(part && part < whole ? 1 : 0)} %`;
+
+// A bar of [label, amount, legend] parts, in the order of the colours, and their legend.
+function shares(label, parts, whole) {
+  const bar = svg("svg", { viewBox: "0 0 1000 16", preserveAspectRatio: "none", class: "bar", role: "img",
+    "aria-label": `${label}: ${parts.map(([name, , text]) => `${name} ${text}`).join(", ")}` }, svg("rect", { width: 1000, height: 16, class: "rest" }));
+  let x = 0;
+  parts.forEach(([, amount], i) => {
+    bar.append(svg("rect", { x, width: (1000 * amount) / Math.max(whole, 1), height: 16, class: `part part-${i % 6}` }));
+    x += (1000 * amount) / Math.max(whole, 1);
+  });
+  return [bar, h("ul", { class: "legend" }, parts.map(([name, , text], i) => h("li", null, h("span", { class: `dot part-${i % 6}` }), name, h("b", null, text))))];
+}
+
+// Where the experts were that answers chose. Of those that the CPU computed some came from the file.
+const tiers = [["this device", (e) => e.in_slots], ["another device", (e) => e.by_helper], ["memory, over the link", (e) => e.over_link],
+  ["memory, by the CPU", (e) => e.by_cpu - e.from_file], ["file", (e) => e.from_file]];
+
+function expertShares(now, before) {
+  const e = {};
+  for (const name of Object.keys(now)) e[name] = now[name] - (before ? before[name] : 0);
+  if (before && e.chosen === 0) return expertShares(now, null);
+  const parts = tiers.map(([name, of]) => [name, of(e), percent(of(e), Math.max(e.chosen, 1))]);
+  return h("div", { class: "experts" }, h("p", { class: "fine" }, e.chosen ? `Experts chosen by answers, ${before ? "lately" : "since the model was loaded"}: ${number(e.chosen)}` :
+    "Experts: none chosen by an answer yet."), e.chosen > 0 && shares("experts chosen", parts, e.chosen));
+}
+
+function stageCard(stage, before) {
+  const last = stage.first_layer + stage.layers - 1;
+  return h("div", { class: "card stage" }, h("h3", null, stage.device, h("small", null, stage.arch ? ` ${stage.arch}` : "")),
+    h("p", { class: "fine" }, stage.layers === 1 ? `layer ${last}` : `layers ${stage.first_layer} to ${last}`,
+      ` (${stage.layers}), ${bytes(stage.bytes)}`, stage.limit_bytes > 0 && ` of ${bytes(stage.limit_bytes)}`,
+      stage.experts_outside && `, of it ${bytes(stage.expert_slots_bytes)} of experts; the others are outside`),
+    stage.experts && expertShares(stage.experts, before?.experts));
+}
+
+function layersCard(stages) {
+  const all = stages.reduce((sum, s) => sum + s.layers, 0);
+  return h("div", { class: "card layers" }, h("h3", null, `${all} layers over ${stages.length} ${stages.length === 1 ? "device" : "devices"}`),
+    shares("layers", stages.map((s) => [s.device, s.layers, number(s.layers)]), all));
+}
+
+function drafts(now, before) {
+  const of = (name) => now[name] - (before ? before[name] : 0);
+  if (before && of("drafted_tokens") === 0) return drafts(now, null);
+  const guessed = of("drafted_tokens"), right = of("accepted_tokens"), passes = of("passes");
+  return h("div", { class: "card drafts" }, h("h3", null, "Guessed tokens"),
+    h("p", { class: "big" }, guessed ? percent(right, guessed) : "–", h("small", null, " accepted")),
+    h("p", { class: "fine" }, guessed ? `${number(right)} of ${number(guessed)} ${before ? "lately" : "since the model was loaded"}, ${((passes + right) / Math.max(passes, 1)).toFixed(2)} tokens a pass.`
+      : "None was checked yet.", ` At most ${now.most} in a pass.`));
+}
+
 function table(caption, heads, rows, empty) {
   if (rows.length === 0) return h("div", { class: "card" }, h("h3", null, caption), h("p", { class: "fine" }, empty));
   return h("div", { class: "card" }, h("h3", null, caption), h("div", { class: "table-box", tabindex: "0" },
@@ -71,11 +124,25 @@ function table(caption, heads, rows, empty) {
 
 const route = (r) => r.replace("/v1/", "");
 
+// Samples of the last ten seconds: what changed since the oldest is "lately".
+const KEPT = 10;
+
+const stateNames = { loading: "being loaded", ready: "loaded", failed: "not running", unloading: "being unloaded", unloaded: "unloaded", stopping: "stopping" };
+
 export class MachineView {
   constructor() {
-    this.body = h("div", { class: "page-body" });
+    // The buttons stay the same elements, so that they keep the focus while the rest is drawn anew.
+    this.state = h("p", { class: "state", role: "status" });
+    this.load = h("button", { type: "button", class: "plain", disabled: true, onclick: () => this.ask("/load") }, "Load");
+    this.unload = h("button", { type: "button", class: "plain", disabled: true, onclick: () => this.ask("/unload") }, "Unload");
+    this.reply = h("p", { class: "note", role: "status", hidden: true });
+    this.control = h("div", { class: "card control" }, h("div", { class: "row" }, this.state, this.load, this.unload), this.reply);
+    this.live = h("div");
+    this.body = h("div", { class: "page-body" }, h("h1", null, "Machine"), this.control, this.live);
     this.element = h("section", { class: "view machine", "aria-label": "Machine" }, this.body);
     this.timer = 0;
+    this.asking = "";
+    this.samples = [];
   }
 
   show() {
@@ -91,18 +158,62 @@ export class MachineView {
     try {
       this.draw(await getJson("/v1/status"));
     } catch (error) {
-      this.body.replaceChildren(h("h1", null, "Machine"), h("p", { class: "note bad", role: "alert" },
+      this.state.textContent = "";
+      this.load.disabled = this.unload.disabled = true;
+      this.live.replaceChildren(h("p", { class: "note bad", role: "alert" },
         error.status === 401 ? "The server wants an API key: enter it in Settings." : `No answer from the server: ${error.message}`));
     }
+  }
+
+  // Loads or unloads, which may take a while, and says what was done.
+  async ask(path) {
+    this.asking = path;
+    this.load.disabled = this.unload.disabled = true;
+    this.say("", "");
+    try {
+      const reply = await postJson(path, {});
+      const freed = (reply.freed || []).reduce((sum, d) => sum + d.bytes, 0);
+      const kept = reply.conversations?.files;
+      if (path === "/load") this.say(`Loaded in ${span(reply.seconds)}.`, "");
+      else this.say([`Unloaded in ${span(reply.seconds)}`, freed > 0 && `${bytes(freed)} of devices are free again`,
+        kept > 0 && `conversations kept: ${kept}`, reply.answers?.cut > 0 && `answers cut: ${reply.answers.cut}`, reply.problem].filter(Boolean).join("; ") + ".", reply.problem ? "bad" : "");
+    } catch (error) {
+      this.say(error.message, "bad");
+    }
+    this.asking = "";
+    this.poll();
+  }
+
+  say(text, kind) {
+    this.reply.textContent = text;
+    this.reply.className = `note ${kind}`;
+    this.reply.hidden = !text;
+  }
+
+  // The machine as it was up to ten seconds ago, with the same engine; null: there is no such sample.
+  lately(machine) {
+    const same = (a, b) => a.process?.pid === b.process?.pid && a.stages?.length === b.stages?.length &&
+      a.drafts?.passes <= b.drafts?.passes && (a.stages || []).every((s, i) => !s.experts || s.experts.chosen <= (b.stages[i].experts?.chosen ?? -1));
+    this.samples = machine ? this.samples.filter((s) => same(s, machine)).slice(-KEPT) : [];
+    if (machine) this.samples.push(machine);
+    return this.samples.length > 1 ? this.samples[0] : null;
   }
 
   draw(s) {
     const scroll = this.element.scrollTop;
     const m = s.model;
-    const parts = [h("h1", null, "Machine")];
+    const before = this.lately(s.machine);
+    const why = s.state === "failed" && s.loading?.last_failure;
+    this.state.textContent = `The model is ${stateNames[s.state] || s.state}${why ? `: ${why}` : ""}`;
+    this.load.disabled = !!this.asking || !["unloaded", "failed"].includes(s.state);
+    this.unload.disabled = !!this.asking || s.state !== "ready";
+    const parts = [];
     if (s.state === "loading")
       parts.push(h("div", { class: "card" }, h("h3", null, "The model is being loaded"), h("progress", { max: "1", value: String(s.progress) }), h("p", { class: "fine" }, s.step)));
-    parts.push(h("div", { class: "grid two" }, speed("Writing answers", s.rates.generated, "write"), speed("Reading prompts", s.rates.read, "read")));
+    const guesses = s.machine?.drafts?.most > 0 && drafts(s.machine.drafts, before?.drafts);
+    parts.push(h("div", { class: guesses ? "grid three" : "grid two" }, speed("Writing answers", s.rates.generated, "write"), speed("Reading prompts", s.rates.read, "read"), guesses));
+    const stages = s.machine?.stages || [];
+    if (stages.length) parts.push(h("h2", null, "Where the model is"), layersCard(stages), h("div", { class: "grid two" }, stages.map((stage, i) => stageCard(stage, before?.stages[i]))));
     if (s.machine) parts.push(h("h2", null, "Devices"), h("div", { class: "grid" }, s.machine.devices.map(deviceCard)));
     parts.push(h("h2", null, "Requests"),
       table("Now", ["#", "API", "state", "prompt", "answer", "speed", "time"], s.requests.map((r) => [r.id, route(r.route),
@@ -117,7 +228,7 @@ export class MachineView {
         ["size", bytes(m.meta.size)], ["context", `${number(m.meta.n_ctx)} tokens (trained ${number(m.meta.n_ctx_train)})`],
         ["version", s.version], ["up for", span(s.uptime_seconds)], ["connections", number(s.connections)], ["process memory", bytes(s.resident_bytes)],
         ["tokens written", number(s.totals.generated_tokens)], ["prompt tokens read", number(s.totals.read_tokens)], ["prompt tokens reused", number(s.totals.reused_tokens)]])));
-    this.body.replaceChildren(...parts);
+    this.live.replaceChildren(...parts);
     this.element.scrollTop = scroll;
   }
 }

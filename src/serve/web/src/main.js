@@ -105,8 +105,12 @@ async function health() {
   try {
     const s = await getJson("/health");
     banner.hidden = s.status === "ok";
-    if (s.status === "loading") banner.textContent = `The model is being loaded: ${s.step}, ${Math.round(100 * s.progress)} %`;
-    else banner.textContent = "The server is stopping.";
+    banner.textContent = {
+      loading: `The model is being loaded: ${s.step}, ${Math.round(100 * s.progress)} %`,
+      unloading: "The model is being unloaded.",
+      unloaded: "The model is unloaded; the next message loads it.",
+      failed: `The model does not run: ${s.error?.message}`,
+    }[s.status] || "The server is stopping.";
     if (s.status !== "ok") next = 1000;
   } catch {
     banner.hidden = false;
