@@ -14,20 +14,21 @@
 #include "cli/bench_clients.h"
 #include "cli/bench_drafts.h"
 #include "cli/bench_session.h"
+#include "cli/bench_trace.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"
 #include "engine/profile.h"
 #include "engine/sampler.h"
 
-enum { LIST_MAX = 16, REPETITIONS_MAX = 1000 };
+enum { TRACED_WINDOWS = 3, LIST_MAX = 16, REPETITIONS_MAX = 1000 };
 
 enum format { FORMAT_MARKDOWN, FORMAT_CSV, FORMAT_JSON };
 static const char *const format_names[] = {"md", "csv", "json", NULL};
 
 struct bench_args {
     struct st_engine_args engine;
-    const char *prompts, *generations, *depths, *draft_text, *session, *clients;
+    const char *prompts, *generations, *depths, *draft_text, *session, *clients, *trace;
     int64_t repetitions;
     int format;
     bool profile;
@@ -364,6 +365,8 @@ static int bench(struct bench_args *a)
     if (a->session && (a->format != FORMAT_MARKDOWN || !(deepest || longest)))
         return st_user_error("bench: --session goes with -o md and with tokens to read, -d or -p");
     tokens += a->session && !other; /* one behind a checkpoint */
+    if (a->trace && tokens < deepest + longest + TRACED_WINDOWS)
+        tokens = deepest + longest + TRACED_WINDOWS;
     if (n_clients && !other)
         return st_user_error("bench: --clients needs tokens to generate, -n");
     if (n_clients && tokens < other + ST_BENCH_CLIENT_PROMPT)
@@ -400,6 +403,8 @@ static int bench(struct bench_args *a)
         status = st_bench_clients(&b.h, b.ids, deepest, other, clients, n_clients, (size_t)a->repetitions);
     if (!status && a->session)
         status = st_bench_session(&b.h, b.ids, deepest ? deepest : longest, a->session);
+    if (!status && a->trace)
+        status = st_bench_trace(&b.h, b.ids, deepest, longest, other < TRACED_WINDOWS ? other : TRACED_WINDOWS, b.logits, a->trace);
     for (int k = 0; !status && k < b.h.engine->n_stages; k++)
         if (b.h.engine->plan.stage[k].cached) {
             char line[400];
@@ -428,6 +433,8 @@ int st_cmd_bench(int argc, char **argv)
         ST_INT("repetitions", 'r', &a.repetitions, 1, REPETITIONS_MAX, "N", "measured runs of each test (default: 5)"),
         ST_TEXT("draft-text", 0, &a.draft_text, "TEXT", "with drafts: the question that is answered without and with them"),
         ST_FLAG("profile", 0, &a.profile, "where the time of the first stage goes, by operation and kernel (on stderr)"),
+        ST_TEXT("trace", 0, &a.trace, "FILE",
+                "also what ran when, of the longest -p and of three tokens after it, for trace viewers (Chrome's format)"),
         ST_TEXT("session", 0, &a.session, "FILE",
                 "also what it costs to keep a session of -d (or -p) tokens: checkpoint, memory, FILE"),
         ST_TEXT("clients", 0, &a.clients, "N,...", "also -n tokens for each of N conversations at once, behind -d tokens"),

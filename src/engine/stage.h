@@ -12,6 +12,7 @@ struct st_device;
 struct st_device_info;
 struct st_expert_profile;
 struct st_profile;
+struct st_trace;
 
 /* One pass, as the engine gives it to a stage. All memory is the host's. A pass that commits held rows (rows->mode) has rows
  * and nothing else. */
@@ -65,6 +66,7 @@ struct st_stage {
     const struct st_sample_pick *picks;               /* NULL, or of these rows, which were sampled on the device */
     uint64_t weight_bytes, state_bytes, buffer_bytes; /* in the device's memory */
     struct st_profile *profile;                       /* NULL, or where times go; not of CPU stages */
+    struct st_trace *trace;                           /* NULL, or where the host's work is told */
     struct st_expert_profile *choices;                /* NULL, or where chosen experts are counted */
 };
 

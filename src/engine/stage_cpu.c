@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/checked.h"
 #include "engine/expert_store.h"
 #include "engine/pace.h"
 #include "engine/stage.h"
+#include "engine/trace.h"
 
 /* Passes of a few rows wait at a barrier after little work, those of many after much: each kind has its own pace. */
 enum { FEW_ROWS = 8 };
@@ -28,6 +28,8 @@ struct stretch {
     size_t from, to;
     struct st_expert_profile *choices; /* NULL, or counts */
     uint32_t draft_row;
+    struct st_trace *trace; /* or NULL */
+    const char *place;
 };
 
 static void run_stretch(void *arg, struct st_worker *w)
@@ -37,7 +39,12 @@ static void run_stretch(void *arg, struct st_worker *w)
         const struct st_command *c = &s->commands[i];
         if (s->choices && w->index == 0 && c->op == ST_OP_experts) /* the routing stays as it is meanwhile */
             st_expert_profile_add(s->choices, c->layer < 0 ? s->draft_row : (uint32_t)c->layer, c->u.experts.routing->first);
+        double start = s->trace ? st_trace_now() : 0;
         st_command_run(s->kernels, &s->commands[i], w);
+        if (s->trace)
+            st_trace_add(s->trace, &(struct st_trace_span){.place = s->place, .lane = "worker", .number = (int)w->index,
+                                                           .name = st_op_name(c->op), .layer = c->layer, .from = start,
+                                                           .to = st_trace_now()});
         if (i + 1 < s->to)
             st_barrier(w);
     }
@@ -52,13 +59,6 @@ static size_t stretch_end(const struct st_program *p, size_t from, bool residual
            !(residuals && p->commands[to].layer != p->commands[from].layer))
         to++;
     return to;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* Recurrent state moves on by the first rows of those that were held. */
@@ -83,7 +83,8 @@ static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass
     if (pass->wide_in)
         memcpy(pass->part == ST_PART_TRUNK ? p->wide : p->wide_in, pass->wide_in, bytes);
     struct stretch s = {
-        .kernels = c->kernels, .commands = p->commands, .choices = stage->choices, .draft_row = stage->dims.layers};
+        .kernels = c->kernels, .commands = p->commands, .choices = stage->choices, .draft_row = stage->dims.layers,
+        .trace = stage->trace, .place = stage->name};
     enum strata_result r = STRATA_OK;
     struct st_pace *pace = pass->rows->n <= FEW_ROWS ? &c->few : &c->many;
     int workers = st_pace_workers(pace);
@@ -94,10 +95,10 @@ static enum strata_result cpu_begin(struct st_stage *stage, const struct st_pass
         if (first->op == ST_OP_ngram_gather)
             r = st_ngram_io_finish(pass->ngram, err);
         s.to = stretch_end(p, s.from, pass->residuals != NULL);
-        double start = now();
+        double start = st_trace_now();
         if (!r)
             st_team_run_on(c->team, workers, run_stretch, &s);
-        seconds += now() - start;
+        seconds += st_trace_now() - start;
         if (pass->residuals && first->layer >= 0)
             memcpy(pass->residuals + (size_t)first->layer * pass->residual_stride + pass->first_row * stage->dims.wide,
                    p->wide, bytes);

@@ -205,7 +205,7 @@ enum strata_result st_device_launch(struct device_stage *d, const struct st_gpu_
         enum strata_result r = st_launch(d->dev, d->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args,
                                          shape, err);
         if (!r && d->base.profile)
-            r = st_profile_mark(d->base.profile, st_op_name(c->op), st_gpu_kernels[l->kernel].name, err);
+            r = st_profile_mark(d->base.profile, st_op_name(c->op), st_gpu_kernels[l->kernel].name, c->layer, err);
         if (r)
             return r;
     }

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/helper.h"
 #include "engine/stage_experts.h"
+#include "engine/trace.h"
 #include "kernel/gpu/layout.h"
 #include "kernel/gpu_copy.h"
 
@@ -115,19 +115,21 @@ static enum strata_result group_entries(struct st_device_experts *e, int32_t lay
     return STRATA_OK;
 }
 
-static double now(void)
+/* Tells the trace what the host did for a layer until now. */
+static void tell(const struct device_stage *d, const char *lane, int number, const char *name, int layer, double from)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (d->base.trace)
+        st_trace_add(d->base.trace, &(struct st_trace_span){.place = d->base.name, .lane = lane, .number = number, .name = name,
+                                                            .layer = layer, .from = from, .to = st_trace_now()});
 }
 
 /* What the team computes; the caller's thread does something else until it has time for its part. */
 struct host_run {
+    const struct device_stage *d;
     const struct st_kernels *kernels;
     struct st_experts a;
     struct st_routing routing;
-    int32_t n;
+    int32_t n, layer;
     uint64_t bytes; /* of experts' weights; 0: nothing runs */
     double begun;
     uint64_t sleeps;
@@ -137,20 +139,23 @@ struct host_run {
 static void run_experts(void *arg, struct st_worker *w)
 {
     struct host_run *run = arg;
+    double start = st_trace_now();
     run->kernels->experts(run->kernels, &run->a, w);
-    uint64_t mine = (uint64_t)((now() - run->begun) * 1e9), last = atomic_load(&run->ended);
+    tell(run->d, "worker", (int)w->index, "experts", run->layer, start);
+    uint64_t mine = (uint64_t)((st_trace_now() - run->begun) * 1e9), last = atomic_load(&run->ended);
     while (mine > last && !atomic_compare_exchange_weak(&run->ended, &last, mine))
         ;
 }
 
 /* Begins to compute the marked experts' outputs into rows from number `row` on; *row counts on. Their places are set. */
-static void begin_run(struct st_device_experts *e, struct st_host_layer *l, int32_t n, uint64_t slot,
+static void begin_run(const struct device_stage *d, struct st_host_layer *l, int32_t n, uint64_t slot,
                       const uint8_t *marked, struct host_run *run, int32_t *row)
 {
+    struct st_device_experts *e = d->experts;
     const int32_t *first = e->group, *entry = first + e->experts + 1;
     int32_t *where = e->group + e->experts + 1 + e->entries, *some = e->some, *list = some + e->experts + 1, count = 0;
     struct st_experts_work *work = &e->work;
-    *run = (struct host_run){.kernels = e->kernels, .n = n};
+    *run = (struct host_run){.d = d, .kernels = e->kernels, .n = n, .layer = l->layer};
     work->count = 0;
     work->next = 0;
     for (uint32_t k = 0; k < e->n_chosen; k++) {
@@ -188,7 +193,7 @@ static void begin_run(struct st_device_experts *e, struct st_host_layer *l, int3
                                  .work = work};
     const struct st_worker alone = {.count = 1};
     run->sleeps = st_team_sleeps(e->team);
-    run->begun = now();
+    run->begun = st_trace_now();
     st_act_prepare(e->kernels, &e->acts, st_act_mask(&l->gate) | st_act_mask(&l->up), e->m, e->hidden, (size_t)n,
                    e->hidden, &alone);
     st_team_begin(e->team, st_pace_workers(&e->pace), run_experts, run);
@@ -270,7 +275,7 @@ static enum strata_result begin_missing(struct device_stage *d, uint32_t k, int3
             set_places(l, x, parts);
     }
     if (!r)
-        begin_run(e, l, n, file->slot, e->marked, &m->run, rows);
+        begin_run(d, l, n, file->slot, e->marked, &m->run, rows);
     return r;
 }
 
@@ -293,7 +298,7 @@ static enum strata_result finish_missing(struct device_stage *d, uint32_t k, int
             e->marked[m->reads[i].expert] = 1;
         }
         if (!r) {
-            begin_run(e, l, n, file->slot, e->marked, &m->run, rows);
+            begin_run(d, l, n, file->slot, e->marked, &m->run, rows);
             end_run(e, &m->run);
             e->from_file += m->staged;
         }
@@ -445,7 +450,7 @@ static enum strata_result learn_link(struct device_stage *d, uint32_t k, uint32_
     bool waited = !r && !done;
     if (waited)
         r = st_wait_event(d->dev, e->free_again[0], err);
-    double seconds = now() - begun;
+    double seconds = st_trace_now() - begun;
     if (!r && (waited || seconds < st_line_at(st_miss_line(&e->link_times), bytes)))
         st_miss_add(&e->link_times, bytes, seconds);
     return r;
@@ -458,12 +463,17 @@ static enum strata_result compute_missing(struct device_stage *d, const struct s
     struct missing m;
     struct strata_error later;
     uint32_t share = give_to_link(d, k, missing);
-    double begun = now();
+    double begun = st_trace_now();
     enum strata_result r = begin_missing(d, k, n, &m, rows, err);
-    d->experts->planned += now() - d->experts->asked;
+    double planned = st_trace_now();
+    d->experts->planned += planned - d->experts->asked;
+    tell(d, "host", -1, "plans", c->layer, d->experts->asked);
     if (!r)
         r = compute_over_link(d, c, k, share, err);
+    tell(d, "host", -1, "gives the link's part", c->layer, planned);
+    double alone = st_trace_now();
     enum strata_result end = finish_missing(d, k, n, &m, rows, r ? &later : err);
+    tell(d, "host", -1, "computes experts", c->layer, alone);
     r = r ? r : end;
     return r ? r : learn_link(d, k, share, begun, err);
 }
@@ -491,10 +501,11 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     const struct st_experts *a = &c->u.experts;
     struct st_device_experts *e = d->experts;
     int32_t n = *a->n, entries = n * (int32_t)a->used, rows = 0, number;
-    double start = now();
+    double start = st_trace_now();
     enum strata_result r = st_wait_event(d->dev, e->routed, err);
-    e->asked = now();
+    e->asked = st_trace_now();
     e->waited += e->asked - start;
+    tell(d, "host", -1, "waits for the router", c->layer, start);
     e->steps++;
     if (r)
         return st_fail_in(err, r, "router of layer %d", c->layer);
@@ -518,7 +529,7 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
         list[i] = where[i] < 0 ? number - 1 - where[i] : where[i];
     r = t->copy_in(d->dev->compute, to - e->where_bytes, e->back,
                    e->where_bytes + (uint64_t)rows * a->hidden * sizeof(float), err);
-    e->answered += now() - e->asked;
+    e->answered += st_trace_now() - e->asked;
     return r;
 }
 
@@ -630,7 +641,7 @@ enum strata_result st_device_experts_window(struct device_stage *d, enum st_wind
         const struct st_command *c = &p->commands[to];
         const struct stretch ahead = {.program = p, .from = at, .to = to, .end = before, .begin = c}, own = {.own = c};
         bool host = d->store.missing[k] > 0;
-        double start = now();
+        double start = st_trace_now();
         r = play(d, &(*graphs)[2 * step], &ahead, err);
         if (!r && host)
             r = ask_host(d, c, err);
@@ -638,7 +649,7 @@ enum strata_result st_device_experts_window(struct device_stage *d, enum st_wind
             r = play(d, &(*graphs)[2 * step + 1], &own, err);
         if (!r)
             r = t->queue_flush(d->dev->compute, err);
-        e->given += now() - start;
+        e->given += st_trace_now() - start;
         if (!r && host)
             r = answer(d, c, k, err);
         before = c;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/helper.h"
+#include "engine/profile.h"
 #include "engine/stage_experts.h"
 #include "kernel/gpu/layout.h"
 
@@ -100,6 +101,8 @@ enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t
     st_addr to_place[ST_RING_EXPERTS * ST_EXPERT_SECTIONS];
     size_t n = 0;
     enum strata_result r = e->in_use[part] ? t->event_wait(d->dev->copy, e->free_again[part], err) : STRATA_OK;
+    if (!r)
+        r = st_profile_copy_begin(d->base.profile, e->layer[k].layer, err);
     for (uint32_t x = first; x < end && !r; x++) {
         if (d->store.slot_of[(size_t)k * e->experts + x] != ST_NO_SLOT || place[x] == ST_NO_PLACE)
             continue;
@@ -114,6 +117,8 @@ enum strata_result st_experts_bring(struct device_stage *d, uint32_t k, uint32_t
     }
     if (!r)
         r = copy_reads(d, reads, to_place, n, err);
+    if (!r)
+        r = st_profile_copy_end(d->base.profile, err);
     if (!r)
         r = t->event_record(d->dev->copy, e->ready[part], err);
     if (!r)

@@ -63,7 +63,7 @@ static enum strata_result launch(struct device_stage *d, uint32_t rows, struct s
         const struct st_gpu_launch *l = &d->list.launch[i];
         r = st_launch(d->dev, d->dev->compute, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->args, shape, err);
         if (!r && d->base.profile)
-            r = st_profile_mark(d->base.profile, "sample", st_gpu_kernels[l->kernel].name, err);
+            r = st_profile_mark(d->base.profile, "sample", st_gpu_kernels[l->kernel].name, -1, err);
     }
     return r;
 }

@@ -519,6 +519,28 @@ def an_answer_follows_a_grammar_or_a_schema_with_drafts_and_without():
 
 
 @test
+def bench_traces_devices_copies_and_workers_on_one_clock():
+    path = output("trace.json")
+    code, out, err = strata("bench", "-m", DEMO, "--device", "sim:gfx1100:24G,cpu", "--layer-split", "4,4", "--expert-cache",
+                            "30%", "-t", "2", "-p", "20", "-n", "3", "-r", "1", "--trace", path)
+    assert code == 0, err
+    events = json.load(open(path))["traceEvents"]
+    os.remove(path)
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["ph"] == "M"}
+    lanes = {}
+    for e in events:
+        if e["ph"] == "X":
+            lanes.setdefault((names[e["pid"], None], names[e["pid"], e["tid"]]), []).append(e)
+    assert {("sim:0", "launches"), ("sim:0", "copies"), ("sim:0", "host"), ("sim:0", "worker 0"), ("cpu", "worker 0"),
+            ("cpu", "worker 1")} <= set(lanes), set(lanes)
+    for lane, spans in lanes.items():
+        spans.sort(key=lambda e: e["ts"])
+        for a, b in zip(spans, spans[1:]):  # nothing in a lane runs while something else does; a microsecond is rounding
+            assert b["ts"] >= a["ts"] + a["dur"] - 1, (lane, a, b)
+    refused(1, ["bench", "-m", DEMO, "--device", "cpu", "-p", "8", "-n", "0", "-r", "1", "--trace"], "--trace")
+
+
+@test
 def bench_answers_without_and_with_drafts():
     call = ["bench", "-m", DEMO, "--device", "cpu", "--mtp", "auto", "--spec", "2", "-p", "0", "-n", "24", "-r", "1"]
     code, out, err = strata(*call)
