@@ -25,6 +25,7 @@ void st_call_init(struct st_call *call, enum st_call_kind kind, const struct str
     call->sampling.bias_count = 0;
     call->sampling.logprobs = 0;
     call->parallel_tools = true;
+    call->choices = 1;
 }
 
 void st_call_free(struct st_call *call)
@@ -329,8 +330,8 @@ bool st_openai_read_completion(struct st_call *call, const json_t *body, struct 
         return st_refuse(error, 400, NULL, "suffix", "suffix: not supported");
     if (echo)
         return st_refuse(error, 400, NULL, "echo", "echo: not supported");
-    if (best_of != 1)
-        return st_refuse(error, 400, NULL, "best_of", "best_of: only 1 is supported");
+    if (best_of != 1 && best_of != call->choices)
+        return st_refuse(error, 400, NULL, "best_of", "best_of: only as many as n are supported");
     call->logprobs = logprobs >= 0;
     call->top_logprobs = logprobs > 0 ? (int)logprobs : 0;
     return true;

@@ -24,7 +24,10 @@ enum st_call_kind {
 #define ST_THOUGHTS_MARK "strata:"
 
 enum st_slot_action { ST_SLOT_SAVE, ST_SLOT_RESTORE, ST_SLOT_ERASE };
-enum { ST_SLOT_FILE = 128 }; /* bytes of a file's name, the end included */
+enum {
+    ST_SLOT_FILE = 128,   /* bytes of a file's name, the end included */
+    ST_CHOICES_MAX = 16,  /* answers to one request */
+};
 
 struct st_call {
     enum st_call_kind kind;
@@ -47,6 +50,7 @@ struct st_call {
     int64_t deadline;             /* /unload, /v1/vram: seconds that answers have to end */
     uint64_t reserve;             /* /v1/vram: bytes of each device that are to stay free */
 
+    int choices; /* answers to the same prompt, 1 to ST_CHOICES_MAX; each has a seed of its own, the request's and its number */
     bool stream, include_usage, progress;
     bool tools;          /* tool calls are looked for in the answer */
     bool parallel_tools; /* more than one of them */

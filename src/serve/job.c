@@ -318,6 +318,18 @@ static json_t *logprob_json(const struct st_job *job, const struct strata_event 
     return entry;
 }
 
+void st_job_release(struct st_job *job)
+{
+    if (!job->others || job->released)
+        return;
+    job->released = true;
+    for (size_t i = (size_t)job->call.choices - 1; i-- > 0;) {
+        if (job->failed)
+            atomic_store(&job->others[i]->cancelled, true);
+        st_lane_add_first(&job->server->engine, job->others[i]);
+    }
+}
+
 static bool on_event(void *user, const struct strata_event *e)
 {
     struct st_job *job = user;
@@ -326,6 +338,7 @@ static bool on_event(void *user, const struct strata_event *e)
         st_job_post(job, ST_DELTA_PROMPT, NULL, 0, e->prompt_done, (size_t)job->run.slot, 0, NULL);
         break;
     case STRATA_EVENT_TEXT:
+        st_job_release(job);
         if (e->token >= 0) {
             double now = st_now();
             st_job_post(job, ST_DELTA_TOKEN, NULL, 0, 0, 0, job->last_token > 0 ? now - job->last_token : 0,
@@ -349,6 +362,7 @@ static void end_answer(struct st_job *job)
 {
     st_output_free(job->output);
     job->output = NULL;
+    st_job_release(job);
     st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
 }
 

@@ -41,7 +41,7 @@ struct st_delta {
     char text[]; /* NUL-terminated */
 };
 
-enum st_stage { ST_STAGE_PREPARING, ST_STAGE_QUEUED, ST_STAGE_READING, ST_STAGE_GENERATING };
+enum st_stage { ST_STAGE_PREPARING, ST_STAGE_QUEUED, ST_STAGE_READING, ST_STAGE_GENERATING, ST_STAGE_ENDED };
 
 struct st_tool_call {
     char id[32];
@@ -62,6 +62,13 @@ struct st_job {
     time_t created; /* wall clock */
     struct st_call call;
 
+    /* Answers to one request (n above 1) are a job each. The first one has the exchange and all that the others borrow of it: call, ids, text
+     * and constraint. They begin when it has read the prompt, so that they need not, and all go when the last has ended. */
+    struct st_job *head;    /* the first one, or the only one: itself */
+    struct st_job **others; /* of the first one: call.choices - 1 in order; NULL: none */
+    size_t index;           /* its number, from 0 on */
+    size_t left;            /* of the first one: answers that have not ended */
+
     /* prepare */
     int32_t *ids;
     size_t count;
@@ -76,6 +83,7 @@ struct st_job {
     struct strata_request request; /* points into call and ids */
     struct st_backend_run run;
     bool told;                /* the backend knows that it is cancelled */
+    bool released;            /* the others are in the engine thread's list */
     struct st_output *output; /* takes the text apart; NULL: it is all content */
     bool in_reasoning;        /* the last text belonged to it */
     double last_token;        /* when it came */
@@ -113,8 +121,8 @@ struct st_job {
     size_t item_start;  /* where the text of the open one begins in content or reasoning */
     uint64_t sequence;  /* of the next event of a response's stream */
     bool timed_out;     /* cancelled because it took too long */
-    bool withdrawn;     /* taken out of the engine's lane because the client is gone; to be freed */
-    bool gone;          /* the client went away */
+    bool withdrawn;     /* taken out of the engine's lane before it began; to be freed */
+    bool gone;          /* nobody waits for it: the client went away, or the request has failed with another of its answers */
     bool cut;           /* cancelled because the model is unloaded */
 
     /* of the engine thread's list */
@@ -125,17 +133,18 @@ struct st_job {
     double deadline;
     bool cutting;
 
-    bool counted;       /* its status is in the metrics already */
-    int status;         /* of the answer, 0: none was given */
+    bool counted;       /* the request's status is in the metrics already */
+    int status;         /* of the request, 0: there was no answer */
 };
 
-/* How a family of answers is written. All in the event thread, with job->x not NULL. A write may find that the client
- * is cut off: job->x is NULL afterwards. */
+/* How a family of answers is written. All in the event thread, with job->head->x not NULL. A write may find that the client
+ * is cut off: that is NULL afterwards. alive and fail: of the first answer of a request. */
 struct st_format {
     void (*begin)(struct st_job *job);                                  /* of a stream */
     void (*delta)(struct st_job *job, const struct st_delta *d);        /* of a stream, after it was added to the job */
     void (*alive)(struct st_job *job);                                  /* a sign of life in a stream */
-    void (*end)(struct st_job *job);                                    /* ends the stream, or answers as a whole */
+    void (*end)(struct st_job *job);                                    /* of an answer; the last one of a request ends the
+                                                                           stream, or gives all as a whole */
     void (*fail)(struct st_job *job, const struct st_api_error *error); /* in a stream */
     bool whole;                                                         /* delta is called where nothing is streamed, too */
 };
@@ -165,6 +174,8 @@ void st_job_cancel(struct st_job *job);
 void st_job_prepare(struct st_job *job, const struct st_backend *backend);
 /* Takes an answer up: it is then one of the server's running jobs, or has ended. */
 void st_job_begin(struct st_job *job);
+/* The other answers to the request may begin, if that has not been said; before the end of this one is posted. */
+void st_job_release(struct st_job *job);
 void st_job_slot(struct st_job *job, struct st_backend *backend);
 /* load.c: loads the model where it is not. False: that failed, and the job has ended. */
 bool st_job_needs_model(struct st_job *job);

@@ -55,6 +55,17 @@ void st_lane_add(struct st_lane *lane, struct st_job *job)
     pthread_mutex_unlock(&lane->lock);
 }
 
+void st_lane_add_first(struct st_lane *lane, struct st_job *job)
+{
+    pthread_mutex_lock(&lane->lock);
+    job->lane_next = lane->first;
+    lane->first = job;
+    if (!lane->last)
+        lane->last = job;
+    pthread_cond_signal(&lane->wake);
+    pthread_mutex_unlock(&lane->lock);
+}
+
 bool st_lane_remove(struct st_lane *lane, struct st_job *job)
 {
     bool found = false;

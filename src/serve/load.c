@@ -86,6 +86,7 @@ bool st_job_needs_model(struct st_job *job)
         return true;
     job->failed = true;
     st_refuse(&job->error, 503, "load_failed", NULL, "the model could not be loaded: %s", err.text);
+    st_job_release(job);
     st_job_post(job, ST_DELTA_END, NULL, 0, 0, 0, 0, NULL);
     return false;
 }
@@ -169,7 +170,7 @@ static bool is_answer(const struct st_job *job)
 void st_job_waits(struct st_job *job)
 {
     for (const struct st_job *j = job->server->jobs; j; j = j->next)
-        job->waits += is_answer(j) && j->place;
+        job->waits += is_answer(j) && j->place && j->stage != ST_STAGE_ENDED;
     job->deadline = st_now() + (double)job->call.deadline;
 }
 
@@ -177,19 +178,13 @@ void st_job_waits(struct st_job *job)
 static void cut_answers(struct st_server *s, struct st_job *unload)
 {
     unload->cutting = true;
-    for (struct st_job *job = s->jobs, *next; job; job = next) {
-        next = job->next;
-        if (!is_answer(job) || !job->place || job->place > unload->place || job->cut)
+    for (struct st_job *job = s->jobs; job; job = job->next) {
+        if (!is_answer(job) || !job->place || job->place > unload->place || job->cut || job->stage == ST_STAGE_ENDED)
             continue;
         job->cut = true;
         unload->cuts++;
-        if (job->stage == ST_STAGE_QUEUED && st_lane_remove(&s->engine, job)) {
-            job->failed = true;
-            st_refuse(&job->error, 503, NULL, NULL, ST_CUT_MESSAGE);
-            st_server_drop(s, job);
-        } else {
+        if (!st_server_withdraw(s, job))
             st_job_cancel(job);
-        }
     }
 }
 
@@ -198,7 +193,6 @@ void st_server_tick_load(struct st_server *s, double now)
     for (struct st_job *job = s->jobs; job; job = job->next)
         if ((job->call.kind == ST_CALL_UNLOAD || job->call.kind == ST_CALL_VRAM) && !job->cutting && now >= job->deadline) {
             cut_answers(s, job);
-            break; /* the list has changed; the next tick sees the rest */
         }
     if (s->jobs || s->stopping || st_server_state(s, NULL, NULL) != ST_READY)
         s->busy = now;

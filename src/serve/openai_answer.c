@@ -18,12 +18,30 @@ static const char *finish_reason(const struct st_job *job)
     return "length";
 }
 
-static json_t *usage(const struct st_job *job)
+/* One of the answers to a request. */
+static struct st_job *choice_of(struct st_job *head, int index)
 {
-    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", (json_int_t)job->count, "completion_tokens",
-                     (json_int_t)job->generated, "total_tokens", (json_int_t)(job->count + job->generated),
-                     "prompt_tokens_details", "cached_tokens", (json_int_t)job->run.stats.reused_tokens,
-                     "completion_tokens_details", "reasoning_tokens", (json_int_t)job->reasoning_tokens);
+    return index ? head->others[index - 1] : head;
+}
+
+/* Of a request whose answers have all ended. The prompt counts once. */
+static json_t *usage(struct st_job *head)
+{
+    size_t generated = 0, reasoning = 0;
+    for (int i = 0; i < head->call.choices; i++) {
+        generated += choice_of(head, i)->generated;
+        reasoning += choice_of(head, i)->reasoning_tokens;
+    }
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", (json_int_t)head->count, "completion_tokens",
+                     (json_int_t)generated, "total_tokens", (json_int_t)(head->count + generated),
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)head->run.stats.reused_tokens,
+                     "completion_tokens_details", "reasoning_tokens", (json_int_t)reasoning);
+}
+
+/* Whether all other answers to the request have ended. */
+static bool is_last(const struct st_job *job)
+{
+    return job->head->left == 1;
 }
 
 static bool is_chat(const struct st_job *job)
@@ -80,12 +98,12 @@ static void chunk(struct st_job *job, json_t *choice, const char *extra_name, js
         json_object_set_new(event, extra_name, extra);
     else if (job->call.include_usage)
         json_object_set_new(event, "usage", json_null());
-    st_job_event(job, NULL, event);
+    st_job_event(job->head, NULL, event);
 }
 
 static json_t *delta_choice(struct st_job *job, json_t *delta, const char *finish)
 {
-    return json_pack("{s:i, s:o, s:o, s:s?}", "index", 0, "delta", delta, "logprobs", take_logprobs(job),
+    return json_pack("{s:i, s:o, s:o, s:s?}", "index", (int)job->index, "delta", delta, "logprobs", take_logprobs(job),
                      "finish_reason", finish);
 }
 
@@ -94,8 +112,11 @@ static void chat_begin(struct st_job *job)
     chunk(job, delta_choice(job, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL), NULL, NULL);
 }
 
+/* How far the prompt is read, by the first answer to it. */
 static void progress(struct st_job *job, const struct st_delta *d)
 {
+    if (!job->call.progress || job->head != job)
+        return;
     chunk(job, NULL, "prompt_progress",
           json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)job->count, "cache", (json_int_t)job->reused, "processed",
                     (json_int_t)d->a, "time_ms", (json_int_t)(1e3 * (st_now() - job->started))));
@@ -107,8 +128,7 @@ static void chat_delta(struct st_job *job, const struct st_delta *d)
     int tool = (int)job->tool_count - 1;
     switch (d->kind) {
     case ST_DELTA_PROMPT:
-        if (job->call.progress)
-            progress(job, d);
+        progress(job, d);
         return;
     case ST_DELTA_REASONING: delta = json_pack("{s:s#}", "reasoning_content", d->text, (int)d->size); break;
     case ST_DELTA_CONTENT: delta = json_pack("{s:s#}", "content", d->text, (int)d->size); break;
@@ -150,32 +170,51 @@ static json_t *message(const struct st_job *job)
     return m;
 }
 
-static void end_stream(struct st_job *job)
+/* Ends an answer of a stream with its last choice, which is taken over, and with the last answer the stream. */
+static void end_stream(struct st_job *job, json_t *choice)
 {
-    if (job->x && job->call.include_usage)
-        chunk(job, NULL, "usage", usage(job));
-    st_job_write(job, "data: [DONE]\n\n", 14);
-    st_job_end_stream(job);
+    struct st_job *head = job->head;
+    chunk(job, choice, "timings", st_job_timings(job));
+    if (!is_last(job))
+        return;
+    if (head->x && head->call.include_usage)
+        chunk(head, NULL, "usage", usage(head));
+    st_job_write(head, "data: [DONE]\n\n", 14);
+    st_job_end_stream(head);
 }
 
-static void whole(struct st_job *job, json_t *choice)
+/* All answers to a request. choice makes one; times are those of the only answer, or of each. */
+static void whole(struct st_job *head, json_t *(*choice)(struct st_job *job))
 {
-    st_job_reply_json(job, json_pack("{s:s, s:s, s:I, s:s, s:s, s:[o], s:o, s:o}", "id", job->id, "object",
-                                     is_chat(job) ? "chat.completion" : "text_completion", "created",
-                                     (json_int_t)job->created, "model", st_job_model(job), "system_fingerprint",
-                                     strata_version(), "choices", choice, "usage", usage(job), "timings",
-                                     st_job_timings(job)));
+    bool one = head->call.choices == 1;
+    json_t *choices = json_array();
+    for (int i = 0; i < head->call.choices; i++) {
+        json_t *value = choice(choice_of(head, i));
+        if (!one)
+            json_object_set_new(value, "timings", st_job_timings(choice_of(head, i)));
+        json_array_append_new(choices, value);
+    }
+    json_t *value = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o}", "id", head->id, "object",
+                              is_chat(head) ? "chat.completion" : "text_completion", "created", (json_int_t)head->created,
+                              "model", st_job_model(head), "system_fingerprint", strata_version(), "choices", choices, "usage",
+                              usage(head));
+    if (one)
+        json_object_set_new(value, "timings", st_job_timings(head));
+    st_job_reply_json(head, value);
+}
+
+static json_t *message_choice(struct st_job *job)
+{
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", (int)job->index, "message", message(job), "logprobs", take_logprobs(job),
+                     "finish_reason", finish_reason(job));
 }
 
 static void chat_end(struct st_job *job)
 {
-    if (job->streaming) {
-        chunk(job, delta_choice(job, json_object(), finish_reason(job)), "timings", st_job_timings(job));
-        end_stream(job);
-        return;
-    }
-    whole(job, json_pack("{s:i, s:o, s:o, s:s}", "index", 0, "message", message(job), "logprobs", take_logprobs(job),
-                         "finish_reason", finish_reason(job)));
+    if (job->streaming)
+        end_stream(job, delta_choice(job, json_object(), finish_reason(job)));
+    else if (is_last(job))
+        whole(job->head, message_choice);
 }
 
 static void completion_begin(struct st_job *job)
@@ -185,7 +224,7 @@ static void completion_begin(struct st_job *job)
 
 static json_t *text_choice(struct st_job *job, const char *text, size_t size, const char *finish)
 {
-    return json_pack("{s:i, s:s#, s:o, s:s?}", "index", 0, "text", text, (int)size, "logprobs", take_logprobs(job),
+    return json_pack("{s:i, s:s#, s:o, s:s?}", "index", (int)job->index, "text", text, (int)size, "logprobs", take_logprobs(job),
                      "finish_reason", finish);
 }
 
@@ -193,18 +232,21 @@ static void completion_delta(struct st_job *job, const struct st_delta *d)
 {
     if (d->kind == ST_DELTA_CONTENT)
         chunk(job, text_choice(job, d->text, d->size, NULL), NULL, NULL);
-    else if (d->kind == ST_DELTA_PROMPT && job->call.progress)
+    else if (d->kind == ST_DELTA_PROMPT)
         progress(job, d);
+}
+
+static json_t *whole_text_choice(struct st_job *job)
+{
+    return text_choice(job, st_buffer_string(&job->content), job->content.size, finish_reason(job));
 }
 
 static void completion_end(struct st_job *job)
 {
-    if (job->streaming) {
-        chunk(job, text_choice(job, "", 0, finish_reason(job)), "timings", st_job_timings(job));
-        end_stream(job);
-        return;
-    }
-    whole(job, text_choice(job, st_buffer_string(&job->content), job->content.size, finish_reason(job)));
+    if (job->streaming)
+        end_stream(job, text_choice(job, "", 0, finish_reason(job)));
+    else if (is_last(job))
+        whole(job->head, whole_text_choice);
 }
 
 static void alive(struct st_job *job)

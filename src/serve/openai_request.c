@@ -355,14 +355,13 @@ bool st_openai_read_chat(struct st_call *call, const json_t *body, struct st_api
         !st_body_container(body, "", "stream_options", JSON_OBJECT, &stream_options, error) ||
         (stream_options &&
          !st_body_bool(stream_options, "stream_options", "include_usage", &call->include_usage, error)) ||
-        !st_body_integer(body, "", "n", 1, 128, &n, error) ||
+        !st_body_integer(body, "", "n", 1, ST_CHOICES_MAX, &n, error) ||
         !st_body_integer(body, "", "max_tokens", -1, INT_MAX, &max_tokens, error) ||
         !st_body_integer(body, "", "max_completion_tokens", -1, INT_MAX, &max_tokens, error) ||
         !st_call_read_sampling(call, body, error) || !st_call_read_stop(call, body, "stop", error) ||
         !read_constraint(call, body, error))
         return false;
-    if (n != 1)
-        return st_refuse(error, 400, "unsupported_value", "n", "n: only 1 is supported");
+    call->choices = (int)n;
     if (max_tokens == 0)
         return st_refuse(error, 400, NULL, "max_tokens", "max_tokens: it must be at least 1");
     call->max_tokens = max_tokens < 0 ? 0 : max_tokens;

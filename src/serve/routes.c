@@ -196,6 +196,28 @@ static bool read_slot(const struct st_server *s, struct st_exchange *x, struct s
     return st_slot_read_action(call, x->query, error);
 }
 
+/* Answers that may be under way or wait. */
+static size_t room(const struct st_server *s)
+{
+    return s->options.queue + parallel(s);
+}
+
+static bool refuse_full(const struct st_server *s, struct st_api_error *error)
+{
+    return st_refuse(error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later", s->options.queue);
+}
+
+/* Whether there is room for all answers that a call asks for. */
+static bool has_room(const struct st_server *s, const struct st_call *call, struct st_api_error *error)
+{
+    size_t n = (size_t)call->choices;
+    if (n == 1)
+        return true;
+    if (n > room(s))
+        return st_refuse(error, 400, NULL, "n", "n: this server takes %zu answers at once at most (--queue)", room(s));
+    return n <= room(s) - s->answers || refuse_full(s, error);
+}
+
 static void start_call(struct st_server *s, struct st_exchange *x, const struct route *route)
 {
     struct st_api_error error = {0};
@@ -207,15 +229,14 @@ static void start_call(struct st_server *s, struct st_exchange *x, const struct 
     } else if (!st_server_open(s, answer, &error)) {
         st_reply_error(s, x, route->path, &error);
         return;
-    } else if (answer ? s->answers >= s->options.queue + parallel(s) : s->job_count > s->options.queue + 64) {
-        st_refuse(&error, 429, "queue_full", NULL, "%zu requests are waiting already; try again later",
-                  s->options.queue);
+    } else if (answer ? s->answers >= room(s) : s->job_count > s->options.queue + 64) {
+        refuse_full(s, &error);
     } else if (route->kind == ST_CALL_VRAM && !(s->options.vram_elastic && s->backend->ops->reserve)) {
         st_refuse(&error, 501, NULL, NULL, "the memory of devices is not changed here; start the server with --vram-elastic");
     } else {
         st_call_init(&call, route->kind, &s->sampling);
         if ((route->kind != ST_CALL_SLOT || read_slot(s, x, &call, &error)) &&
-            st_call_read(&call, x->body, x->body_size, &error)) {
+            st_call_read(&call, x->body, x->body_size, &error) && has_room(s, &call, &error)) {
             st_server_start(s, x, route->path, &call);
             return;
         }

@@ -151,10 +151,13 @@ static void free_job(struct st_job *job)
         json_decref(d->logprob);
         free(d);
     }
-    st_call_free(&job->call);
-    free(job->ids);
-    free(job->text);
-    strata_constraint_free(job->constraint);
+    if (job->head == job) { /* the others have borrowed it */
+        st_call_free(&job->call);
+        free(job->ids);
+        free(job->text);
+        strata_constraint_free(job->constraint);
+        free(job->others);
+    }
     json_decref(job->pieces);
     json_decref(job->report);
     json_decref(job->stages);
@@ -186,11 +189,12 @@ static const char *finish_name(const struct st_job *job)
     return "";
 }
 
-/* The last act of every job. */
-static void finish_job(struct st_server *s, struct st_job *job)
+/* Counts an answer that has ended. */
+static void account(struct st_server *s, struct st_job *job)
 {
     double now = st_now();
     bool answers = job->format != &st_format_small;
+    job->stage = ST_STAGE_ENDED;
     if (answers) {
         struct st_past *p = &s->past[s->past_count++ % ST_PAST];
         *p = (struct st_past){.number = job->number,
@@ -216,10 +220,12 @@ static void finish_job(struct st_server *s, struct st_job *job)
             st_server_log(s, "#%llu %s %d: prompt %zu tokens (%zu reused), %zu generated, %.2f s, %s",
                           (unsigned long long)job->number, job->route, job->status, job->count,
                           job->run.stats.reused_tokens, job->generated, now - job->arrived, p->finish);
-        s->answers--;
+        s->answers -= job->others || job->head != job ? 1 : (size_t)job->call.choices;
     }
-    if (job->status && !job->counted)
-        st_metrics_request(&s->metrics, job->route, job->status);
+}
+
+static void remove_job(struct st_server *s, struct st_job *job)
+{
     struct st_job **at = &s->jobs;
     while (*at != job)
         at = &(*at)->next;
@@ -230,20 +236,59 @@ static void finish_job(struct st_server *s, struct st_job *job)
     free_job(job);
 }
 
+/* The last act of every job; with the last answer of a request all of them go. */
+static void finish_job(struct st_server *s, struct st_job *job)
+{
+    struct st_job *head = job->head;
+    account(s, job);
+    if (--head->left)
+        return;
+    if (head->status && !head->counted)
+        st_metrics_request(&s->metrics, head->route, head->status);
+    for (int i = 1; head->others && i < head->call.choices; i++)
+        remove_job(s, head->others[i - 1]);
+    remove_job(s, head);
+}
+
+bool st_server_withdraw(struct st_server *s, struct st_job *job)
+{
+    if (job->stage != ST_STAGE_QUEUED || job->alone || !st_lane_remove(&s->engine, job))
+        return false;
+    job->withdrawn = true;
+    for (int i = 1; job->others && i < job->call.choices; i++)
+        job->others[i - 1]->withdrawn = true;
+    event_active(s->outbox_event, EV_READ, 0);
+    return true;
+}
+
+/* An answer for which nobody waits any more. Not freed here: a writer of its stream may be further up the stack. */
+static void abandon(struct st_server *s, struct st_job *job)
+{
+    if (job->stage == ST_STAGE_ENDED)
+        return;
+    job->gone = true;
+    st_job_cancel(job);
+    st_server_withdraw(s, job);
+}
+
+/* All answers of a request but one, which may be NULL. */
+static void abandon_all(struct st_server *s, struct st_job *head, const struct st_job *but)
+{
+    if (head != but)
+        abandon(s, head);
+    for (int i = 1; head->others && i < head->call.choices; i++)
+        if (head->others[i - 1] != but)
+            abandon(s, head->others[i - 1]);
+}
+
 static void on_gone(struct st_exchange *x, void *user)
 {
     (void)x;
     struct st_job *job = user;
     struct st_server *s = job->server;
     job->x = NULL;
-    job->gone = true;
-    st_job_cancel(job);
     s->metrics.cancelled++;
-    /* The job is not freed here: a writer of its stream may be further up the stack. */
-    if (job->stage == ST_STAGE_QUEUED && !job->alone && st_lane_remove(&s->engine, job)) {
-        job->withdrawn = true;
-        event_active(s->outbox_event, EV_READ, 0);
-    }
+    abandon_all(s, job, NULL);
 }
 
 /* Into the engine thread's list. */
@@ -279,6 +324,8 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
         return;
     }
     job->server = s;
+    job->head = job;
+    job->left = 1;
     job->call = *call;
     job->x = x;
     job->format = formats[call->kind];
@@ -298,7 +345,7 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
     *s->jobs_end = job;
     s->jobs_end = &job->next;
     s->job_count++;
-    s->answers += job->format != &st_format_small;
+    s->answers += job->format != &st_format_small ? (size_t)call->choices : 0;
     if (s->options.log_prompts && job->format != &st_format_small) {
         char shown[800];
         char *text = call->prompt ? strdup(call->prompt) : json_dumps(job->call.messages, JSON_COMPACT);
@@ -316,24 +363,80 @@ void st_server_start(struct st_server *s, struct st_exchange *x, const char *rou
     }
 }
 
+/* The request has failed with one of its answers. */
 static void reply_failed(struct st_server *s, struct st_job *job)
 {
+    struct st_job *head = job->head;
+    struct st_exchange *x = head->x;
     job->status = job->error.status;
-    if (job->x && !job->x->streaming) {
-        struct st_exchange *x = job->x;
-        job->x = NULL;
-        job->counted = true;
-        st_reply_error(s, x, job->route, &job->error);
-    } else if (job->x) {
-        job->format->fail(job, &job->error);
-        st_job_end_stream(job);
+    if (x) {
+        head->status = job->status;
+        abandon_all(s, head, job);
+    }
+    if (x && !x->streaming) {
+        head->x = NULL;
+        head->counted = true;
+        st_reply_error(s, x, head->route, &job->error);
+    } else if (x) {
+        head->format->fail(head, &job->error);
+        st_job_end_stream(head);
     }
     if (job->error.status >= 500 && !job->gone)
         st_server_log(s, "#%llu %s failed: %s", (unsigned long long)job->number, job->route, job->error.message);
 }
 
+/* The other answers to a request whose prompt is prepared. False: there is no memory. */
+static bool add_others(struct st_server *s, struct st_job *head)
+{
+    size_t n = (size_t)head->call.choices - 1;
+    struct st_job **others = calloc(n, sizeof *others);
+    bool good = others != NULL;
+    for (size_t i = 0; good && i < n; i++)
+        good = (others[i] = calloc(1, sizeof **others)) != NULL;
+    if (!good) {
+        for (size_t i = 0; others && i < n; i++)
+            free(others[i]);
+        free(others);
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct st_job *job = others[i];
+        job->server = s;
+        job->head = head;
+        job->index = i + 1;
+        job->call = head->call;
+        job->call.sampling.seed += job->index;
+        job->format = head->format;
+        job->route = head->route;
+        job->number = ++s->numbers;
+        job->created = head->created;
+        memcpy(job->id, head->id, sizeof job->id);
+        job->ids = head->ids;
+        job->count = head->count;
+        job->text = head->text;
+        job->text_size = head->text_size;
+        job->constraint = head->constraint;
+        job->slot = -1;
+        job->arrived = head->arrived;
+        job->streaming = head->streaming;
+        job->stage = ST_STAGE_QUEUED;
+        job->place = s->places + 1; /* that of the first one */
+        atomic_init(&job->cancelled, false);
+        *s->jobs_end = job;
+        s->jobs_end = &job->next;
+    }
+    s->job_count += n;
+    head->others = others;
+    head->left += n;
+    return true;
+}
+
 static void prepared(struct st_server *s, struct st_job *job)
 {
+    if (job->x && !job->failed && !s->stopping && job->call.choices > 1 && !add_others(s, job)) {
+        job->failed = true;
+        st_call_out_of_memory(&job->error);
+    }
     if (!job->x || job->failed || s->stopping) {
         if (!job->failed) {
             job->failed = true;
@@ -356,6 +459,8 @@ static void prepared(struct st_server *s, struct st_job *job)
         st_exchange_add_header(job->x, "X-Accel-Buffering", "no");
         st_exchange_begin(job->x, 200, "text/event-stream; charset=utf-8");
         job->format->begin(job);
+        for (int i = 1; i < job->call.choices; i++)
+            job->format->begin(job->others[i - 1]);
     }
 }
 
@@ -433,16 +538,17 @@ static bool collect(struct st_server *s, struct st_job *job, struct st_delta *d)
 
 static void ended(struct st_server *s, struct st_job *job)
 {
+    struct st_job *head = job->head;
     bool answers = job->format != &st_format_small;
-    if (answers && job->end == STRATA_END_CANCELLED && !job->failed && !job->enough && !job->timed_out) {
+    if (answers && !job->failed && (job->withdrawn || (job->end == STRATA_END_CANCELLED && !job->enough && !job->timed_out))) {
         job->failed = true;
         st_refuse(&job->error, 503, NULL, NULL, "%s",
                   s->stopping ? "the server is stopping" : job->cut ? ST_CUT_MESSAGE : "the server is out of memory");
     }
-    if (job->failed) {
+    if (job->failed && !(job->withdrawn && job->gone)) {
         reply_failed(s, job);
-    } else if (job->x) {
-        job->status = 200;
+    } else if (head->x) {
+        job->status = head->status = 200;
         job->format->end(job);
     }
     finish_job(s, job);
@@ -464,7 +570,7 @@ static bool take_delta(struct st_server *s, struct st_job *job, struct st_delta 
         st_job_cancel(job);
         return true;
     }
-    if (job->x && (job->streaming || job->format->whole))
+    if (job->head->x && (job->streaming || job->format->whole))
         job->format->delta(job, d);
     return true;
 }
@@ -476,10 +582,11 @@ static void on_outbox(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     ssize_t got = read(fd, &count, sizeof count);
     (void)got; /* nothing there is as good */
-    for (struct st_job *job = s->jobs, *next; job; job = next) {
-        next = job->next;
-        if (job->withdrawn)
-            finish_job(s, job);
+    for (struct st_job *job = s->jobs; job;) {
+        bool ends = job->withdrawn && job->stage != ST_STAGE_ENDED;
+        if (ends)
+            ended(s, job);
+        job = ends ? s->jobs : job->next; /* others may have gone with it */
     }
     for (;;) {
         pthread_mutex_lock(&s->lock);
@@ -508,12 +615,6 @@ static void on_outbox(evutil_socket_t fd, short what, void *arg)
             free(d);
         }
     }
-}
-
-void st_server_drop(struct st_server *s, struct st_job *job)
-{
-    reply_failed(s, job);
-    finish_job(s, job);
 }
 
 /* ---- time ---- */

@@ -28,6 +28,8 @@ struct st_lane {
 /* Fields begin, work and step are set, the others zero. */
 enum strata_result st_lane_start(struct st_lane *lane, struct st_server *server, struct strata_error *err);
 void st_lane_add(struct st_lane *lane, struct st_job *job);
+/* As the next one: before all that wait. */
+void st_lane_add_first(struct st_lane *lane, struct st_job *job);
 /* Takes a job back that has not been begun; false if it has. */
 bool st_lane_remove(struct st_lane *lane, struct st_job *job);
 /* Ends the thread after the jobs under way; the rest of the list stays where it is. */
@@ -94,8 +96,9 @@ struct st_server {
 
 /* Wakes the event thread, from any. */
 void st_server_wake(struct st_server *s);
-/* Answers a job with its error and ends it. */
-void st_server_drop(struct st_server *s, struct st_job *job);
+/* Takes a job back from the engine thread's list if it is still there, with the answers that wait for it; it ends soon. False: it is
+ * under way, or waits for the first answer of its request. */
+bool st_server_withdraw(struct st_server *s, struct st_job *job);
 
 /* load.c. In the engine thread, first: opens the model and loads it, unless that waits for a request. */
 void st_server_load_first(struct st_server *s);

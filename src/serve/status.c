@@ -109,7 +109,7 @@ void st_answer_props(struct st_server *s, struct st_exchange *x)
 static const struct st_job *job_in_slot(const struct st_server *s, int slot)
 {
     for (const struct st_job *job = s->jobs; job; job = job->next)
-        if (job->slot == slot)
+        if (job->slot == slot && job->stage != ST_STAGE_ENDED)
             return job;
     return NULL;
 }
@@ -209,7 +209,7 @@ void st_answer_status(struct st_server *s, struct st_exchange *x)
     st_server_condition(s, &c);
     json_t *requests = json_array(), *past = json_array();
     for (const struct st_job *job = s->jobs; job; job = job->next)
-        if (job->format != &st_format_small)
+        if (job->format != &st_format_small && job->stage != ST_STAGE_ENDED)
             json_array_append_new(requests, active_json(job, now));
     size_t kept = s->past_count < ST_PAST ? s->past_count : ST_PAST;
     for (size_t i = 0; i < kept; i++)

@@ -38,6 +38,12 @@ def openai_answers_whole_and_streamed():
             for _ in helper:
                 pass
             assert helper.get_final_completion().choices[0].message.content == HELLO
+        two = client.chat.completions.create(model="any", messages=SAY_HELLO, n=2)
+        assert [(c.index, c.message.content) for c in two.choices] == [(0, HELLO), (1, HELLO)]
+        with client.chat.completions.stream(model="any", messages=SAY_HELLO, n=2) as helper:
+            for _ in helper:
+                pass
+            assert [c.message.content for c in helper.get_final_completion().choices] == [HELLO, HELLO]
         raw = client.completions.create(model="any", prompt="hello", max_tokens=2, logprobs=1)
         assert raw.choices[0].text == "Hi" and raw.choices[0].logprobs.tokens == ["H", "i"]
         logprobs = client.chat.completions.create(model="any", messages=SAY_HELLO, logprobs=True, top_logprobs=1, max_tokens=1)
@@ -53,7 +59,7 @@ def openai_sees_errors_as_its_own_kinds():
             (lambda: openai_client(s, "wrong").models.list(), openai.AuthenticationError, 401),
             (lambda: client.models.retrieve("gravel"), openai.NotFoundError, 404),
             (lambda: client.chat.completions.create(model="m", messages=[]), openai.BadRequestError, 400),
-            (lambda: client.chat.completions.create(model="m", messages=SAY_HELLO, n=3), openai.BadRequestError, 400),
+            (lambda: client.chat.completions.create(model="m", messages=SAY_HELLO, n=17), openai.BadRequestError, 400),
             (lambda: client.chat.completions.create(model="m", messages=[{"role": "user", "content": "break"}]), openai.InternalServerError, 500),
         ]:
             try:

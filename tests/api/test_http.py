@@ -90,7 +90,7 @@ def wrong_values_are_named_and_never_a_500():
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}, "messages[0].content[0]"),
         (CHAT, user("x", temperature="hot"), "temperature"), (CHAT, user("x", temperature=-1), "temperature"),
         (CHAT, user("x", max_tokens="many"), "max_tokens"), (CHAT, user("x", max_tokens=0), "max_tokens"),
-        (CHAT, user("x", stream="yes"), "stream"), (CHAT, user("x", n=2), "n"), (CHAT, user("x", stop=[1]), "stop"),
+        (CHAT, user("x", stream="yes"), "stream"), (CHAT, user("x", n=17), "n"), (CHAT, user("x", stop=[1]), "stop"),
         (CHAT, user("x", stop={"a": 1}), "stop"), (CHAT, user("x", stop=["a"] * 17), "stop"),
         (CHAT, user("x", top_logprobs=3), "top_logprobs"), (CHAT, user("x", logprobs=True, top_logprobs=21), "top_logprobs"),
         (CHAT, user("x", logit_bias={"a": 1}), "logit_bias"), (CHAT, user("x", logit_bias={"99999": 1}), "logit_bias"),

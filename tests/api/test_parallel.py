@@ -64,7 +64,7 @@ def an_answer_that_is_cancelled_leaves_the_others_alone():
         want = text_of(s.json(CHAT, request(1, max_tokens=60)))
         answers = []
         threads = [threading.Thread(target=lambda: answers.append(s.json(CHAT, request(1, max_tokens=60)))) for _ in range(2)]
-        data = json.dumps(request(2, max_tokens=400, stream=True)).encode()
+        data = json.dumps(request(2, max_tokens=400, stream=True, ignore_eos=True)).encode()
         sock = s.socket()
         sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(data)) + data)
         for t in threads:
@@ -79,6 +79,21 @@ def an_answer_that_is_cancelled_leaves_the_others_alone():
         assert [text_of(a) for a in answers] == [want, want], (answers, want)
         s.wait_idle()
         assert any(p["finish"] == "cancelled" for p in s.json("/v1/status")["past"])
+
+
+@test
+def answers_to_one_request_are_those_of_seeds_one_after_the_other():
+    hot = {"temperature": 2, "max_tokens": 16}
+    with server("--parallel", "1") as s:
+        want = [text_of(s.json(CHAT, request(3, **hot, seed=40 + i))) for i in range(5)]
+        assert len(set(want)) > 1, want
+    for slots in ("1", "4"):
+        with server("--parallel", slots) as s:
+            answer = s.json(CHAT, request(3, **hot, seed=40, n=5))
+            assert [c["message"]["content"] for c in answer["choices"]] == want, (answer, want)
+            assert answer["usage"]["completion_tokens"] == sum(c["timings"]["predicted_n"] for c in answer["choices"])
+            cold = s.json(CHAT, request(3, temperature=0, max_tokens=16, n=3))["choices"]
+            assert len({c["message"]["content"] for c in cold}) == 1, "nothing is drawn: all are the same"
 
 
 @test
