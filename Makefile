@@ -4,14 +4,16 @@
 #   make check                all tests, then unit, golden and fault tests again under address and undefined sanitizers
 #   make check SAN=thread     all tests under the named sanitizers only
 #   make check-all FIXTURES=DIR   also the tests whose weights are too large to commit, and the portable build
+#   make fuzz FUZZ_SECONDS=60 searches for inputs that break a parser
 #   make deps DEPS=1          installs missing packages (Debian, Ubuntu)
 BUILD ?= build
 SAN ?=
 FIXTURES ?=
+FUZZ_SECONDS ?= 60
 MESON_FLAGS ?=
 DEMO_PROMPT ?= What is gimp?
 
-.PHONY: all deps deps-check deps-lint demo check check-all portable format lint clean
+.PHONY: all deps deps-check deps-lint deps-fuzz demo check check-all portable fuzz format lint clean
 
 all: deps $(BUILD)/build.ninja
 	ninja -C $(BUILD) src/cli/strata src/cli/strata-device
@@ -25,6 +27,9 @@ deps-check:
 
 deps-lint:
 	@sh scripts/deps.sh build lint
+
+deps-fuzz:
+	@sh scripts/deps.sh build fuzz
 
 $(BUILD)/build.ninja: | deps
 	meson setup $(BUILD) $(MESON_FLAGS)
@@ -41,6 +46,9 @@ check-all: deps-check
 
 portable: deps
 	@bash scripts/portable.sh
+
+fuzz: deps-fuzz
+	@FUZZ_SECONDS="$(FUZZ_SECONDS)" bash scripts/fuzz.sh
 
 format:
 	git ls-files 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' | xargs clang-format -i

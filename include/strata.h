@@ -117,11 +117,11 @@ struct strata_engine;
 /* Storage of keys and values: docs/numerics.md has the error bounds. */
 enum strata_kv { STRATA_KV_F16, STRATA_KV_F32, STRATA_KV_INT8, STRATA_KV_Q4 };
 
-/* How a draft layer normalises the residual that it takes from the model. The published form is the full vector; some files
- * were made for the other one. */
 /* How the context is extended beyond the trained one. YaRN: slow rotations turn slower by rope_scale. */
 enum strata_rope_scaling { STRATA_ROPE_NONE, STRATA_ROPE_YARN };
 
+/* How a draft layer normalises the residual that it takes from the model. The published form is the full vector; some files
+ * were made for the other one. */
 enum strata_mtp_norm { STRATA_MTP_NORM_FILE, STRATA_MTP_NORM_FULL, STRATA_MTP_NORM_PER_STREAM };
 
 /* Zero in a field means its default. */

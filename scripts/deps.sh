@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh GROUP...: looks for what a group (build, check, lint) needs and is missing. As root, with DEPS=1 or with CI=true
+# deps.sh GROUP...: looks for what a group (build, check, lint, fuzz) needs and is missing. As root, with DEPS=1 or with CI=true
 # it installs that with apt; otherwise it prints the one line to type, or the list for other distributions, and fails.
 set -eu
 
@@ -59,6 +59,11 @@ group_lint() {
     command_from clang-format clang-format
     command_from clang-tidy clang-tidy
     command_from cppcheck cppcheck
+}
+
+group_fuzz() {
+    command_from clang-19 clang-19
+    [ -n "$(ls /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.fuzzer-*.a 2>/dev/null)" ] || need libclang-rt-19-dev
 }
 
 for group in "$@"; do

@@ -290,9 +290,14 @@ static bool copy_source(const struct strata_constraint_options *from, struct str
 {
     to->one_call = from->one_call;
     to->prompt = from->prompt ? copy_end(from->prompt) : NULL;
-    return copy_text(from->grammar, &to->grammar) & copy_text(from->json_schema, &to->json_schema) &
-           copy_text(from->tools, &to->tools) & copy_text(from->tool, &to->tool) & copy_text(from->begun, &to->begun) &&
-           (!from->prompt || to->prompt);
+    bool all = !from->prompt || to->prompt;
+    /* Every member is set, so that all of them can be freed. */
+    all &= copy_text(from->grammar, &to->grammar);
+    all &= copy_text(from->json_schema, &to->json_schema);
+    all &= copy_text(from->tools, &to->tools);
+    all &= copy_text(from->tool, &to->tool);
+    all &= copy_text(from->begun, &to->begun);
+    return all;
 }
 
 enum strata_result st_constraint_create(const struct strata_constraint_options *options, const char *template_text,

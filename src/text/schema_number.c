@@ -139,9 +139,10 @@ static bool read_bound(struct st_schema *s, const json_t *schema, const char *na
 static bool read_limits(struct st_schema *s, const json_t *schema, const char *where, struct limits *l)
 {
     double open_min, open_max;
-    bool any = read_bound(s, schema, "minimum", where, &l->min) | read_bound(s, schema, "maximum", where, &l->max) |
-               read_bound(s, schema, "exclusiveMinimum", where, &open_min) |
-               read_bound(s, schema, "exclusiveMaximum", where, &open_max);
+    bool any = read_bound(s, schema, "minimum", where, &l->min);
+    any |= read_bound(s, schema, "maximum", where, &l->max);
+    any |= read_bound(s, schema, "exclusiveMinimum", where, &open_min);
+    any |= read_bound(s, schema, "exclusiveMaximum", where, &open_max);
     l->min_open = !isnan(open_min) && !(l->min > open_min);
     l->max_open = !isnan(open_max) && !(l->max < open_max);
     if (l->min_open)
