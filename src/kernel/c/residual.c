@@ -64,14 +64,14 @@ static void gated_mean(const struct st_kernels *k, const struct st_gated_read *a
     for (uint32_t c = 0; c < a->streams; c++)
         st_multiply(k, a->up, 0, c * a->hidden + from, c * a->hidden + to, lo, n, gate + c * count, ld);
     for (size_t r = 0; r < n; r++) {
-        float *m = a->m + (row + r) * a->hidden + from;
+        float *restrict m = a->m + (row + r) * a->hidden + from;
         const float *x = a->x + (row + r) * wide + from, *g = gate + r * ld;
-        for (size_t i = 0; i < count; i++) {
-            float sum = 0;
-            for (uint32_t c = 0; c < a->streams; c++)
-                sum = fmaf(st_sigmoidf(g[c * count + i]), x[c * a->hidden + i], sum);
-            m[i] = sum / (float)a->streams;
-        }
+        memset(m, 0, count * sizeof *m);
+        for (uint32_t c = 0; c < a->streams; c++) /* streams outside, so that columns are the lanes of registers */
+            for (size_t i = 0; i < count; i++)
+                m[i] = fmaf(st_sigmoidf(g[c * count + i]), x[c * a->hidden + i], m[i]);
+        for (size_t i = 0; i < count; i++)
+            m[i] /= (float)a->streams;
     }
 }
 
