@@ -45,7 +45,7 @@ check-all: deps-check
 	@BUILD="$(BUILD)" SAN="$(SAN)" MESON_FLAGS="$(MESON_FLAGS)" ALL=1 FIXTURES="$(FIXTURES)" bash scripts/check.sh
 
 portable: deps
-	@bash scripts/portable.sh
+	@MESON_FLAGS="$(MESON_FLAGS)" bash scripts/portable.sh
 
 fuzz: deps-fuzz
 	@FUZZ_SECONDS="$(FUZZ_SECONDS)" bash scripts/fuzz.sh

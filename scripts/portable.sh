@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build-portable
-[ -f $dir/build.ninja ] || meson setup $dir -Dportable=true
+# shellcheck disable=SC2086  # a list of options
+[ -f $dir/build.ninja ] || meson setup $dir -Dportable=true ${MESON_FLAGS:-}
 mapfile -t programs < <(ninja -C $dir -t targets all | sed -n 's#^\(src/cli/strata\(-device\)\?\):.*#\1#p')
 ninja -C $dir "${programs[@]}"
 bad=0 total=0 stripped=$(mktemp)
