@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/park.h"
+#include "engine/speculate.h"
 #include "engine/state.h"
 
 enum {
@@ -244,5 +245,35 @@ enum strata_result st_session_rewind(struct strata_session *s, uint32_t most, st
     if (s->engine->logits_of == s)
         s->engine->logits_of = NULL;
     st_checkpoints_drop(s, tokens);
+    return r;
+}
+
+uint32_t st_session_lends(const struct strata_session *s, uint32_t most)
+{
+    const struct st_checkpoint *c = point_up_to(s, most);
+    most = most < s->count ? most : s->count;
+    return free_length(s) ? most : c ? c->tokens : 0;
+}
+
+enum strata_result st_session_borrow(struct strata_session *s, const struct strata_session *from, uint32_t tokens, struct strata_error *err)
+{
+    const struct st_checkpoint *c = free_length(from) ? NULL : point_up_to(from, tokens);
+    st_session_forget(s);
+    enum strata_result r = st_session_ready(s, err);
+    if (!r)
+        r = st_state_copy(s, from, ST_STATE_GROWING, tokens, err);
+    if (!r && c)
+        r = st_state_write(s, ST_STATE_FIXED, 0, c->state, err);
+    if (r) {
+        st_engine_find_lost(s->engine);
+        st_session_forget(s);
+        return r;
+    }
+    memcpy(s->ids, from->ids, tokens * sizeof *s->ids);
+    s->count = tokens;
+    s->next_axis = c ? c->next_axis : (int32_t)tokens;
+    st_spec_restored(s);
+    for (int i = 0; i < from->points && from->point[i]->tokens <= tokens; i++)
+        s->point[s->points++] = st_checkpoint_share(from->point[i]);
     return r;
 }

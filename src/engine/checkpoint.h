@@ -48,6 +48,12 @@ enum strata_result st_session_rewind(struct strata_session *s, uint32_t most, st
 /* That length. */
 uint32_t st_session_reach(const struct strata_session *s, uint32_t most);
 
+/* The greatest length up to most at which another session can take over what this one holds, while this one goes on; 0: none. */
+uint32_t st_session_lends(const struct strata_session *s, uint32_t most);
+/* Makes the session hold what another one of its engine has of its first tokens tokens, a length that it lends at; what the session held
+ * is forgotten. Bits are those of reading the tokens. */
+enum strata_result st_session_borrow(struct strata_session *s, const struct strata_session *from, uint32_t tokens, struct strata_error *err);
+
 /* Frees the checkpoints behind tokens tokens. */
 void st_checkpoints_drop(struct strata_session *s, uint32_t tokens);
 

@@ -631,6 +631,23 @@ static struct parked *best_of(const struct strata_engine *e, const int32_t *ids,
     return best;
 }
 
+/* The other session, at work or not, that has most of the prompt, if that saves more than a parked conversation or the session's own state:
+ * answers to one prompt, conversations with the same beginning. */
+static const struct strata_session *lender_of(const struct strata_session *s, const int32_t *ids, size_t count, uint32_t least,
+                                              uint32_t *tokens)
+{
+    const struct strata_engine *e = s->engine;
+    const struct strata_session *best = NULL;
+    *tokens = least + ST_PARK_LEAST - 1;
+    for (uint32_t i = 0; i < e->options.sessions; i++) {
+        const struct strata_session *other = e->slot[i];
+        uint32_t n = other && other != s ? common(other->ids, other->count, ids, count - 1) : 0, lends = n ? st_session_lends(other, n) : 0;
+        best = lends > *tokens ? other : best;
+        *tokens = lends > *tokens ? lends : *tokens;
+    }
+    return best;
+}
+
 struct strata_session *st_park_pick(struct strata_session *const *sessions, size_t count, const int32_t *ids, size_t n)
 {
     struct strata_session *best = sessions[0], *empty = NULL;
@@ -660,10 +677,16 @@ enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, 
         settle(e, true); /* it is nowhere else */
         best = best_of(e, ids, count, own);
     }
+    uint32_t lent;
+    const struct strata_session *lender = lender_of(s, ids, count, best ? reach_of(e, best, ids, count) : own, &lent);
+    if (lender)
+        best = NULL;
     if (best)
         detach(e->park, best); /* parking another one must not cost it its place */
-    if (own < s->count && worth_parking(s, best ? 0 : own))
-        r = put(s, false, best || own <= first, err); /* the one that it goes back to stays */
+    if (own < s->count && worth_parking(s, best || lender ? 0 : own))
+        r = put(s, false, best || lender || own <= first, err); /* the one that it goes back to stays */
+    if (lender && !r)
+        r = st_session_borrow(s, lender, lent, err);
     bool taken = false;
     if (best && !r)
         r = take(s, best, &taken, err);

@@ -22,8 +22,8 @@ struct st_park; /* owned by the engine: e->park */
 enum strata_result st_park_open(struct strata_engine *e, const char *dir, uint64_t limit, struct strata_error *err);
 void st_park_close(struct strata_engine *e);
 
-/* Makes the session hold as much of the prompt's beginning as can be had, from its own state or a parked one, and
- * nothing else. What it held is parked if that is worth it. logits: the last token's logits are needed unless the
+/* Makes the session hold as much of the prompt's beginning as can be had, from its own state, a parked one or that of another session,
+ * and nothing else. What it held is parked if that is worth it. logits: the last token's logits are needed unless the
  * session still has them. */
 enum strata_result st_park_choose(struct strata_session *s, const int32_t *ids, size_t count, struct strata_error *err);
 

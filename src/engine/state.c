@@ -1,9 +1,12 @@
 /* Walks over the state of a session: see state.h. */
 #include "engine/state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
+
+enum { COPY_BYTES = 4 << 20 };
 
 static struct st_state_shape shape_of(const struct st_state_piece *p)
 {
@@ -127,6 +130,38 @@ enum strata_result st_state_write(const struct strata_session *s, unsigned kinds
                                   struct strata_error *err)
 {
     return st_state_walk(s, kinds, tokens, UINT64_MAX, write_stretch, &(struct copying){.from = from, .err = err});
+}
+
+static enum strata_result copy_stretch(struct st_stage *stage, uint8_t *to, const uint8_t *from, uint64_t bytes, uint8_t *through,
+                                       struct strata_error *err)
+{
+    enum strata_result r = STRATA_OK;
+    for (uint64_t at = 0; at < bytes && !r; at += COPY_BYTES) {
+        uint64_t n = bytes - at < COPY_BYTES ? bytes - at : COPY_BYTES;
+        r = stage->ops->read(stage, through, from + at, n, err);
+        if (!r)
+            r = stage->ops->write(stage, to + at, through, n, err);
+    }
+    return r;
+}
+
+enum strata_result st_state_copy(const struct strata_session *to, const struct strata_session *from, unsigned kinds, uint32_t tokens,
+                                 struct strata_error *err)
+{
+    struct cursor c = {.e = to->engine};
+    struct st_stage *stage;
+    enum strata_result r = STRATA_OK;
+    uint8_t *through = malloc(COPY_BYTES);
+    if (!through)
+        return st_fail(err, STRATA_E_MEMORY, "no memory to copy a conversation");
+    for (const struct st_state_piece *p; !r && (p = next_piece(&c, &stage));)
+        for (uint32_t o = 0; o < p->outer && !r && kind_of(p) & kinds; o++) {
+            uint8_t *base = p->base + o * p->outer_stride;
+            r = copy_stretch(stage, base + to->slot * p->slot_stride, base + from->slot * p->slot_stride,
+                             used_units(p->tokens_per_unit, tokens) * p->unit_bytes, through, err);
+        }
+    free(through);
+    return r;
 }
 
 enum strata_result st_state_clear(const struct strata_session *s, struct strata_error *err)

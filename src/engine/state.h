@@ -37,6 +37,9 @@ enum strata_result st_state_read(const struct strata_session *s, unsigned kinds,
                                  struct strata_error *err);
 enum strata_result st_state_write(const struct strata_session *s, unsigned kinds, uint32_t tokens, const uint8_t *from,
                                   struct strata_error *err);
+/* Copies the pieces of these kinds from one session to another of the same engine, through a little host memory. */
+enum strata_result st_state_copy(const struct strata_session *to, const struct strata_session *from, unsigned kinds, uint32_t tokens,
+                                 struct strata_error *err);
 /* Zeroes the fixed pieces. */
 enum strata_result st_state_clear(const struct strata_session *s, struct strata_error *err);
 

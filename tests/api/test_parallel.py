@@ -97,6 +97,22 @@ def answers_to_one_request_are_those_of_seeds_one_after_the_other():
 
 
 @test
+def what_one_slot_has_read_another_need_not():
+    long = request(4, temperature=0, max_tokens=12)
+    long["messages"][0]["content"] += " It is a package among many." * 20
+    with server("--parallel", "1") as s:
+        want = s.json(CHAT, long)
+    count = want["usage"]["prompt_tokens"]
+    assert count > 100, count
+    for more in ((), ("--spec", "3")):
+        with server("--parallel", "4", *more) as s:
+            choices = s.json(CHAT, {**long, "n": 4})["choices"]
+            assert [c["message"]["content"] for c in choices] == [text_of(want)] * 4, choices
+            assert choices[0]["timings"]["prompt_n"] == count, "the first one reads it"
+            assert all(c["timings"]["prompt_n"] < 40 and c["timings"]["cache_n"] > count - 40 for c in choices[1:]), choices
+
+
+@test
 def a_conversation_goes_on_in_the_slot_that_holds_it():
     with server("--parallel", "3") as s:
         first = [s.json(CHAT, request(i)) for i in (1, 4, 7)]

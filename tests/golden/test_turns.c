@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/checkpoint.h"
+#include "engine/park.h"
 
 enum { ANSWER = 6 };
 
@@ -68,16 +69,29 @@ static size_t tokens_of(const char *messages)
     return count;
 }
 
-/* In a session that holds nothing. */
+/* In an engine that holds nothing, and in a session beside the one that was asked, which has what that one can lend. */
 static void assert_same_as_cold(const char *messages, const struct reply *reply)
 {
     struct strata_error err;
     struct strata_session *s;
-    assert_ok(strata_session_create(engine, &s, &err), &err);
-    struct reply cold = ask(s, messages);
-    assert_int_equal(cold.stats.reused_tokens, 0);
-    assert_memory_equal(cold.token, reply->token, sizeof cold.token);
+    struct strata_engine *warm = engine, *cold;
+    struct strata_engine_options o;
+    strata_engine_options(warm, &o);
+    assert_ok(strata_session_create(warm, &s, &err), &err);
+    struct reply beside = ask(s, messages);
+    assert_true(beside.stats.read_tokens < 12 || beside.stats.prompt_tokens < ST_PARK_LEAST + 12);
+    assert_memory_equal(beside.token, reply->token, sizeof beside.token);
     strata_session_free(s);
+
+    assert_ok(strata_engine_create(model, &o, &cold, &err), &err);
+    assert_ok(strata_session_create(cold, &s, &err), &err);
+    engine = cold;
+    struct reply fresh = ask(s, messages);
+    engine = warm;
+    assert_int_equal(fresh.stats.reused_tokens, 0);
+    assert_memory_equal(fresh.token, reply->token, sizeof fresh.token);
+    strata_session_free(s);
+    strata_engine_free(cold);
 }
 
 /* A conversation as people have them, in a new session of the engine; replies[6]. */

@@ -96,6 +96,39 @@ static void a_session_on_devices_goes_back_and_comes_back_with_the_same_bits(voi
     }
 }
 
+static void a_session_takes_over_what_another_one_has_while_that_goes_on(void **state)
+{
+    (void)state;
+    struct strata_error err;
+    int32_t ids[64];
+    make_ids(ids, 64);
+    for (int m = 0; m < MACHINES; m++) {
+        static float got[TINY_VOCABULARY], want[2][TINY_VOCABULARY], again[TINY_VOCABULARY];
+        struct strata_engine *e = open_on(m);
+        struct strata_session *s = session(e), *other = session(e);
+        read_chunk(other, ids, 40, NULL);
+        assert_ok(st_checkpoint_take(other, &err), &err);
+        read_chunk(other, ids + 40, 9, want[0]);
+        read_chunk(s, ids + 5, 11, NULL); /* what it holds goes */
+        assert_int_equal(st_session_lends(other, 39), 0);
+        assert_int_equal(st_session_lends(other, 48), 40);
+        assert_ok(st_park_choose(s, ids, 49, &err), &err);
+        assert_int_equal(s->count, 40);
+        read_chunk(s, ids + 40, 9, got);
+        assert_memory_equal(got, want[0], sizeof got);
+        read_chunk(other, ids + 49, 8, want[1]);
+        read_chunk(s, ids + 49, 8, again);
+        assert_memory_equal(again, want[1], sizeof again);
+        assert_ok(st_session_rewind(s, 48, &err), &err); /* it has the checkpoint, too */
+        assert_int_equal(s->count, 40);
+        strata_session_free(other);
+        read_chunk(s, ids + 40, 9, got);
+        assert_memory_equal(got, want[0], sizeof got);
+        strata_session_free(s);
+        strata_engine_free(e);
+    }
+}
+
 static void a_file_goes_on_on_every_machine_from_its_end_and_from_its_checkpoints(void **state)
 {
     (void)state;
@@ -150,6 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_session_on_devices_goes_back_and_comes_back_with_the_same_bits),
+        cmocka_unit_test(a_session_takes_over_what_another_one_has_while_that_goes_on),
         cmocka_unit_test(a_file_goes_on_on_every_machine_from_its_end_and_from_its_checkpoints),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
