@@ -139,7 +139,8 @@ int main(int argc, char **argv)
                              .form = "(--list-devices | --selftest | --bench | --images) [options]",
                              .summary = "Looks at the devices of this machine without a model.",
                              .options = options,
-                             .count = ST_COUNT(options)};
+                             .count = ST_COUNT(options),
+                             .alone = true};
     int status;
     if (!st_options_parse(&usage, argc, argv, &status))
         return status;

@@ -275,9 +275,14 @@ static void print_wrapped(const char *text, int column, int indent)
     printf("\n");
 }
 
+static const char *program(const struct st_usage *u)
+{
+    return u->alone ? "" : "strata ";
+}
+
 static void print_help(const struct st_usage *u)
 {
-    printf("usage: strata %s %s\n\n", u->command, u->form);
+    printf("usage: %s%s %s\n\n", program(u), u->command, u->form);
     print_wrapped(u->summary, 0, 0);
     printf("\noptions:\n");
     for (size_t i = 0; i < u->count; i++) {
@@ -372,7 +377,7 @@ bool st_options_parse(const struct st_usage *u, int argc, char **argv, int *stat
         const char *arg = argv[i];
         if (only_words || arg[0] != '-' || !arg[1]) {
             if (words >= u->most) {
-                st_user_error("%s: \"%s\" is one word too many; usage: strata %s %s", u->command, arg, u->command, u->form);
+                st_user_error("%s: \"%s\" is one word too many; usage: %s%s %s", u->command, arg, program(u), u->command, u->form);
                 return false;
             }
             u->words[words++] = arg;
@@ -394,7 +399,7 @@ bool st_options_parse(const struct st_usage *u, int argc, char **argv, int *stat
     if (!store_environment(u, given))
         return false;
     if (words < u->least) {
-        st_user_error("%s: too few words; usage: strata %s %s", u->command, u->command, u->form);
+        st_user_error("%s: too few words; usage: %s%s %s", u->command, program(u), u->command, u->form);
         return false;
     }
     if (u->word_count)

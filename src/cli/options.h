@@ -76,6 +76,7 @@ struct st_usage {
     const char **words;
     size_t least, most;
     size_t *word_count;
+    bool alone; /* the command is a program's name */
 };
 
 /* argv[0] is the command's name. True: go on. False: return *status (0 after --help, 1 after a message on stderr). */

@@ -485,6 +485,10 @@ static enum strata_result stated_split(struct planner *p)
         struct candidate *c = &p->candidate[k];
         bool number = isdigit((unsigned char)*at), helps = number && *at == '0' && c->stage.found >= 0;
         unsigned long count = number ? strtoul(at, &end, 10) : 0;
+        if (!*at)
+            return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' has no number for %s", p->q->layer_split, c->stage.name);
+        if (!helps && first == layers)
+            return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' leaves no layer for %s", p->q->layer_split, c->stage.name);
         if ((count == 0 && !helps) || count > layers - first)
             return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': device %s needs 1..%u layers",
                            p->q->layer_split, c->stage.name, layers - first);
@@ -494,9 +498,12 @@ static enum strata_result stated_split(struct planner *p)
         first += (uint32_t)count;
         at = *end == ',' ? end + 1 : end;
     }
-    if (first != layers || *at)
-        return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' gives %u layers to %d devices; the model has %u",
-                       p->q->layer_split, first, n, layers);
+    if (*at)
+        return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s': '%s' is too much for %d device%s", p->q->layer_split, at, n,
+                       n == 1 ? "" : "s");
+    if (first != layers)
+        return st_fail(p->err, STRATA_E_ARGUMENT, "layer split '%s' gives %u layers to %d device%s; the model has %u",
+                       p->q->layer_split, first, n, n == 1 ? "" : "s", layers);
     return STRATA_OK;
 }
 
@@ -609,9 +616,11 @@ static bool is_helper(const struct st_plan *plan, int found)
     return false;
 }
 
-/* A line for each device without layers. That the CPU has none is worth a line only to those who named it. */
+/* A line for each device without layers. That the CPU has none is worth a line only to those who named it. seconds: of the placement,
+ * as cheapest says; what the plan says later comes from the stages' own sizes. */
 static enum strata_result note_idle(struct planner *p, double seconds)
 {
+    const double least = 1e-7; /* seconds that are worth a number */
     enum strata_result r = STRATA_OK;
     for (int k = 0; k < p->n && !r; k++) {
         const struct candidate *c = &p->candidate[k];
@@ -622,9 +631,11 @@ static enum strata_result note_idle(struct planner *p, double seconds)
         if (!r && with < 0)
             st_plan_note(p->plan, "%s is left out: no layer fits in the %llu bytes that it may use", c->stage.name,
                          (unsigned long long)c->stage.limit);
+        else if (!r && with - seconds < least)
+            st_plan_note(p->plan, "%s is left out: a token takes %.3f ms, and no less with it", c->stage.name, p->plan->seconds * 1e3);
         else if (!r)
             st_plan_note(p->plan, "%s is left out: a token takes %.3f ms, and %.4f ms more with it", c->stage.name,
-                         seconds * 1e3, (with - seconds) * 1e3);
+                         p->plan->seconds * 1e3, (with - seconds) * 1e3);
     }
     return r;
 }

@@ -303,12 +303,15 @@ static enum strata_result no_such_device(const struct st_devices *set, const str
 static enum strata_result choose_named(struct st_devices *set, const char *devices, struct strata_error *err)
 {
     int described[ST_MAX_RUNTIMES] = {0};
+    bool words[2] = {false};
     struct item item;
     for (const char *p = devices; next_item(&p, &item);) {
-        if (item_is(&item, "auto"))
-            continue;
-        if (item_is(&item, "cpu")) {
-            set->cpu = true;
+        bool cpu = item_is(&item, "cpu");
+        if (cpu || item_is(&item, "auto")) {
+            if (words[cpu])
+                return st_fail(err, STRATA_E_DEVICE, "%s: named twice", cpu ? "cpu" : "auto");
+            words[cpu] = true;
+            set->cpu = set->cpu || cpu;
             continue;
         }
         struct st_found *found = find_item(set, &item, described);

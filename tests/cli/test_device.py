@@ -49,6 +49,14 @@ def a_list_that_names_no_device_ends_with_the_code_of_devices():
 
 
 @test
+def the_help_of_a_program_of_its_own_begins_with_its_name():
+    code, out, _ = run(DEVICE, "--help")
+    assert code == 0 and out.startswith(b"usage: strata-device ("), out
+    code, out, _ = run(STRATA, "devices", "--help")
+    assert code == 0 and out.startswith(b"usage: strata devices "), out
+
+
+@test
 def contradictory_calls_are_mistakes_of_the_caller():
     code, _, err = run(DEVICE)
     assert code == 1 and b"--selftest" in err, err

@@ -38,6 +38,23 @@ def the_table_names_every_device_with_its_bytes_and_says_what_decides():
 
 
 @test
+def a_split_or_a_list_that_does_not_add_up_is_refused_by_what_is_wrong():
+    for devices, split, code, words in (("sim:gfx1100:24G", "4,4", 1, "'4' is too much for 1 device"), (PAIR, "4,4,x", 1, "'x' is too much for 2 devices"),
+                                        (PAIR, "4,3", 1, "gives 7 layers to 2 devices; the model has 8"), (PAIR, "8", 1, "has no number for sim:1"), (PAIR, "8,1", 1, "leaves no layer for sim:1"),
+                                        (PAIR, "9,1", 1, "sim:0 needs 1..8 layers"), ("cpu,cpu", "4,4", 3, "cpu: named twice"),
+                                        ("cpu,sim:gfx1100:24G,cpu", "auto", 3, "cpu: named twice"), ("auto,auto", "auto", 3, "auto: named twice")):
+        got, _, err = strata("plan", "-m", MODEL, "--device", devices, "--layer-split", split)
+        assert got == code and words in err and err.count("\n") == 1, (devices, split, got, err)
+
+
+@test
+def a_device_that_changes_nothing_is_left_out_with_the_time_that_the_plan_predicts():
+    code, out, _ = strata("plan", "-m", MODEL, "--device", "sim:gfx1100:24G,sim:gfx1100:24G")
+    seconds = out[out.index("predicted: "):].split()[1]
+    assert code == 0 and f"sim:1 is left out: a token takes {seconds} ms, and no less with it" in out, out
+
+
+@test
 def the_json_form_adds_up():
     p = plan("--device", PAIR, "--layer-split", "5,3", "--kv", "q4", "--prefill", "64", "-c", "1000")
     assert (p["context"], p["kv"], p["prefill"]) == (1000, "q4", 64), p
