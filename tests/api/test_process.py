@@ -65,6 +65,24 @@ def a_stream_ends_with_the_error():
 
 
 @test
+def several_answers_and_responses_end_with_one_error():
+    with server(parallel=2) as s:
+        for i, stream in enumerate((False, True)):
+            several = ask(s, "abort", n=3, stream=stream)
+            response = s.post("/v1/responses", {"input": "abort", "stream": stream})
+            if stream:
+                found = [json.loads(data) for _, data in events(several.body)]
+                assert [("error" in e) for e in found].count(True) == 1 and "signal 6" in found[-1]["error"]["message"], several.body
+                last = json.loads(events(response.body)[-1][1])
+                assert last["type"] == "response.failed" and "signal 6" in last["response"]["error"]["message"], last
+            else:
+                assert several.status == response.status == 500 and b"signal 6" in several.body and b"signal 6" in response.body
+            s.wait_idle()
+            again = json.loads(ask(s, "hello", n=3).body)
+            assert len(again["choices"]) == 3 and process(s)["restarts"] == 2 * (i + 1), (again, process(s))
+
+
+@test
 def a_process_that_stands_still_is_ended_and_started_again():
     with server("--watchdog", "1") as s:
         before = process(s)["pid"]
