@@ -3,7 +3,8 @@
 
     gpu_image.py --arch sm_80|gfx1100|gfx11-generic|opencl --source FILE.cl --out FILE.zst --depfile FILE.d [--headers FILE]
 
-sm_*: PTX text, with .reqntid written into every entry and local memory above 48 KB turned into dynamic local memory;
+sm_*: PTX text, with .reqntid written into every entry and local memory above 48 KB turned into dynamic local memory; from sm_90
+on an entry waits for the kernels before it, so that it may be launched while they run (overlapped);
 gfx*: an AMD code object; opencl: the source text itself with its includes put in, for a driver to compile; of its kernels
 only those count that are asked for with -DST_WANTS_<name>. It is packed with --headers as its dictionary, the text that
 most sources have in common.
@@ -57,8 +58,19 @@ def group_sizes(ir):
     return sizes
 
 
+def overlapped(piece):
+    """The entry as one that may start while the kernel ahead of it runs: it lets the next one start and waits until the one ahead is
+    complete, first of all, unless the source has a wait of its own (st_await_earlier). Loads must not be of the kind that may
+    take bytes from before the wait."""
+    piece = piece.replace('ld.global.nc', 'ld.global')
+    if 'griddepcontrol.wait;' in piece:
+        return piece
+    first = re.search(r'^\{\n(\s*\.(reg|local|shared|loc|pragma)[^\n]*\n|\s*\n)*', piece, re.M).end()
+    return piece[:first] + '\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n' + piece[first:]
+
+
 def finish_ptx(text, arch, version, sizes):
-    """Checks the head, adds .reqntid and moves large local arrays to dynamic local memory."""
+    """Checks the head, adds .reqntid, moves large local arrays to dynamic local memory, and makes entries overlapped."""
     wanted = '%s.%s' % (version[:-1], version[-1])
     head = re.search(r'^\.version (\S+)\n\.target ([^\n]+)\n', text, re.M)
     if not head or head.group(1) != wanted or head.group(2).split(',')[0].strip() != arch:
@@ -95,7 +107,7 @@ def finish_ptx(text, arch, version, sizes):
             piece = re.sub(r'^[ \t]*\.shared \.align \d+ \.b8 ' + re.escape(array) + r'\[\d+\];\n', '', piece, flags=re.M)
             # The loader reads this line: how much dynamic local memory a launch of the entry asks for.
             arrays.append('// dynamic_local %s %s\n.extern .shared .align %s .b8 %s[];\n' % (name, size, align, array))
-        out.append(piece)
+        out.append(overlapped(piece) if int(re.match(r'sm_(\d+)', arch).group(1)) >= 90 else piece)
     if seen != set(sizes):
         fail('kernels without a PTX entry: %s' % ', '.join(sorted(set(sizes) - seen)))
     text = ''.join(out)

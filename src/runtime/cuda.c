@@ -10,8 +10,9 @@
 #include "runtime/library.h"
 #include "runtime/stream.h"
 
-/* CUDA 11.4, driver branch 470: the first with cuGraphInstantiateWithFlags. */
-enum { DRIVER_MINIMUM = 11040 };
+/* CUDA 11.4, driver branch 470: the first with cuGraphInstantiateWithFlags. 12.3: the first whose graphs keep that a kernel
+ * may start while the one before it runs. */
+enum { DRIVER_MINIMUM = 11040, DRIVER_OVERLAPS = 12030 };
 
 enum {
     ATTR_MAX_THREADS = 1,
@@ -24,6 +25,23 @@ enum {
     ATTR_MINOR = 76,
     ATTR_LOCAL_OPTIN = 97,
     ATTR_MEM_OPS = 122,
+};
+
+/* A launch with attributes. */
+struct cuda_attribute {
+    int id;
+    int pad;
+    union {
+        int overlaps;
+        char room[64];
+    } value;
+};
+
+struct cuda_config {
+    unsigned grid[3], group[3], shared;
+    void *stream;
+    struct cuda_attribute *attributes;
+    unsigned count;
 };
 
 struct cuda_functions {
@@ -76,6 +94,7 @@ struct cuda_functions {
     int (*FuncLoad)(void *function);
     int (*LaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, void *stream, void **params, void **extra);
+    int (*LaunchKernelEx)(const struct cuda_config *config, void *function, void **params, void **extra);
     int (*StreamBeginCapture)(void *stream, int mode);
     int (*StreamEndCapture)(void *stream, void **graph);
     int (*GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags);
@@ -139,6 +158,7 @@ static const struct st_symbol cuda_symbols[] = {
     F(FuncSetAttribute, "cuFuncSetAttribute", NULL, true),
     F(FuncLoad, "cuFuncLoad", NULL, false),
     F(LaunchKernel, "cuLaunchKernel", NULL, true),
+    F(LaunchKernelEx, "cuLaunchKernelEx", NULL, false),
     F(StreamBeginCapture, "cuStreamBeginCapture_v2", NULL, true),
     F(StreamEndCapture, "cuStreamEndCapture", NULL, true),
     F(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", NULL, true),
@@ -379,9 +399,16 @@ static int cuda_function(struct st_stream_device *dev, void *module, const char 
 }
 
 static int cuda_launch(struct st_stream_device *dev, void *function, const uint32_t grid[3], const uint16_t group[3],
-                       unsigned dynamic_local, void *stream, void **params)
+                       unsigned dynamic_local, bool overlaps, void *stream, void **params)
 {
-    return fn_of(dev)->LaunchKernel(function, grid[0], grid[1], grid[2], group[0], group[1], group[2], dynamic_local,
+    const struct cuda *cuda = (const struct cuda *)dev->rt;
+    if (overlaps && cuda->version >= DRIVER_OVERLAPS && cuda->fn.LaunchKernelEx) {
+        struct cuda_attribute attribute = {.id = 6 /* programmatic stream serialization */, .value.overlaps = 1};
+        struct cuda_config config = {{grid[0], grid[1], grid[2]}, {group[0], group[1], group[2]}, dynamic_local, stream,
+                                     &attribute, 1};
+        return cuda->fn.LaunchKernelEx(&config, function, params, NULL);
+    }
+    return cuda->fn.LaunchKernel(function, grid[0], grid[1], grid[2], group[0], group[1], group[2], dynamic_local,
                                     stream, params, NULL);
 }
 

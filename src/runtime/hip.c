@@ -240,8 +240,9 @@ static int hip_get_function(struct st_stream_device *dev, void *module, const ch
 }
 
 static int hip_launch(struct st_stream_device *dev, void *function, const uint32_t grid[3], const uint16_t group[3],
-                      unsigned dynamic_local, void *stream, void **params)
+                      unsigned dynamic_local, bool overlaps, void *stream, void **params)
 {
+    (void)overlaps; /* no code object waits for the kernels before it */
     return fn_of(dev)->ModuleLaunchKernel(function, grid[0], grid[1], grid[2], group[0], group[1], group[2],
                                           dynamic_local, stream, params, NULL);
 }

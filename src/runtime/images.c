@@ -336,6 +336,8 @@ static enum strata_result inspect_ptx(const char *text, uint64_t size, char arch
             kernel->local = add_saturated(kernel->local, array_bytes(line, length));
         } else if (kernel && starts(p, ".local ")) {
             kernel->scratch = add_saturated(kernel->scratch, array_bytes(line, length));
+        } else if (kernel && starts(p, "griddepcontrol.wait")) {
+            kernel->overlaps = true;
         }
         line += length + (line[length] == '\n');
     }

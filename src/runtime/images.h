@@ -66,6 +66,7 @@ struct st_image_kernel {
     int32_t max_group;
     uint16_t group[3];   /* 0 0 0 when the image states none */
     bool uniform_groups; /* the image may rely on full groups */
+    bool overlaps;       /* waits itself until the kernels before it are complete */
     char problem[96];    /* something a loader must refuse (needs of the host we do not serve), or "" */
 };
 

@@ -8,6 +8,7 @@
 struct stream_queue {
     struct st_stream_device *dev;
     void *stream;
+    bool captures; /* between the beginning and the end of a capture */
 };
 
 struct stream_event {
@@ -29,6 +30,7 @@ struct stream_function {
     void *function;
     const struct st_kernel_desc *desc;
     unsigned dynamic_local;
+    bool overlaps;
     int args;
     struct stream_function *next;
 };
@@ -557,7 +559,7 @@ enum strata_result st_stream_function(struct st_module *rt_module, const struct 
     if (!function)
         return st_fail(err, STRATA_E_MEMORY, "%s: no memory for kernel %s", dev->name, desc->name);
     *function = (struct stream_function){
-        dev, handle, desc, (unsigned)kernel->dynamic_local, (int)strlen(desc->args), module->functions};
+        dev, handle, desc, (unsigned)kernel->dynamic_local, kernel->overlaps, (int)strlen(desc->args), module->functions};
     module->functions = function;
     *out = (struct st_function *)function;
     *info = facts;
@@ -574,7 +576,9 @@ enum strata_result st_stream_launch(struct st_queue *rt_queue, struct st_functio
         params[i] =
             (void *)(uintptr_t)&args[i]; /* every member of the union starts at its address; the driver only reads */
     CALL(q->dev, "launching",
-         q->dev->rt->api->launch(q->dev, f->function, grid, f->desc->group, f->dynamic_local, q->stream, params), err);
+         q->dev->rt->api->launch(q->dev, f->function, grid, f->desc->group, f->dynamic_local,
+                                      f->overlaps && q->captures, q->stream, params),
+         err);
     return STRATA_OK;
 }
 
@@ -582,6 +586,7 @@ enum strata_result st_stream_graph_begin(struct st_queue *rt_queue, struct strat
 {
     struct stream_queue *q = queue_of(rt_queue);
     CALL(q->dev, "beginning a capture", q->dev->rt->api->capture_begin(q->dev, q->stream), err);
+    q->captures = true;
     return STRATA_OK;
 }
 
@@ -589,6 +594,7 @@ enum strata_result st_stream_graph_end(struct st_queue *rt_queue, struct st_grap
 {
     struct stream_queue *q = queue_of(rt_queue);
     void *captured = NULL, *exec = NULL;
+    q->captures = false;
     CALL(q->dev, "ending a capture", q->dev->rt->api->capture_end(q->dev, q->stream, &captured), err);
     CALL(q->dev, "making a graph of a capture", q->dev->rt->api->graph_finish(q->dev, captured, &exec), err);
     struct stream_graph *graph = malloc(sizeof *graph);

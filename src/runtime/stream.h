@@ -63,8 +63,9 @@ struct st_stream_api {
     /* dynamic_local: bytes that launches will ask for. Fills registers, spills and max_group of info. */
     int (*function)(struct st_stream_device *dev, void *module, const char *name, int dynamic_local, void **out,
                     struct st_function_info *info);
+    /* overlaps: the launch is captured, and the kernel waits itself for the one before it, so it may start while that one runs. */
     int (*launch)(struct st_stream_device *dev, void *function, const uint32_t grid[3], const uint16_t group[3],
-                  unsigned dynamic_local, void *stream, void **params);
+                  unsigned dynamic_local, bool overlaps, void *stream, void **params);
     int (*capture_begin)(struct st_stream_device *dev, void *stream);
     int (*capture_end)(struct st_stream_device *dev, void *stream, void **graph);
     /* Makes *exec of graph and frees graph in any case. */

@@ -305,10 +305,37 @@ API(FuncSetAttribute, void *function, int attribute, int value)
     return function && attribute == 8 && value > 0 ? 0 : 1;
 }
 
+/* Whether a launch may let its kernel start early: in a capture, where the kernel waits by itself, from 12.3 on. */
+static bool starts_early(const void *function, const void *stream)
+{
+    int version = 0;
+    cuDriverGetVersion(&version);
+    return version >= 12030 && ((const struct function *)function)->facts.overlaps && ((const struct stream *)stream)->capture;
+}
+
+/* Kernels that can start early are launched by the next one. */
 API(LaunchKernel, void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
     unsigned shared, void *stream, void **params, void **extra)
 {
-    return hipModuleLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+    return starts_early(function, stream) ? 1
+                                  : hipModuleLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+}
+
+struct launch_config {
+    unsigned grid[3], group[3], shared;
+    void *stream;
+    struct {
+        int id, pad, value, room[15];
+    } * attributes;
+    unsigned count;
+};
+
+API(LaunchKernelEx, const struct launch_config *c, void *function, void **params, void **extra)
+{
+    if (!starts_early(function, c->stream) || c->count != 1 || c->attributes->id != 6 || c->attributes->value != 1)
+        return 1;
+    return hipModuleLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->group[0], c->group[1], c->group[2], c->shared,
+                                 c->stream, params, extra);
 }
 
 API(StreamBeginCapture_v2, void *stream, int mode)

@@ -122,6 +122,20 @@ static void a_failure_of_any_function_is_a_message_that_names_the_device(void **
     }
 }
 
+/* The double takes each kernel by one of two ways only. */
+static void kernels_start_early_where_image_and_driver_can(void **state)
+{
+    (void)state;
+    if (!has_images())
+        skip();
+    static const char *const drivers[] = {"count=2 arch=sm_90,sm_90 version=12020", "count=2 arch=sm_90,sm_90 version=12030",
+                                          "count=2 arch=sm_80,sm_90 version=13000"};
+    for (size_t i = 0; i < sizeof drivers / sizeof *drivers; i++) {
+        struct strata_error err = {0};
+        assert_ok(st_scenario("cuda", library(), drivers[i], &err), &err);
+    }
+}
+
 static void a_launch_that_fails_names_kernel_image_grid_shape_and_device(void **state)
 {
     (void)state;
@@ -191,6 +205,7 @@ int main(void)
         cmocka_unit_test(cards_are_described_by_capability_address_and_uuid),
         cmocka_unit_test(kernels_copies_and_graphs_go_through_the_library_with_right_results),
         cmocka_unit_test(a_failure_of_any_function_is_a_message_that_names_the_device),
+        cmocka_unit_test(kernels_start_early_where_image_and_driver_can),
         cmocka_unit_test(a_launch_that_fails_names_kernel_image_grid_shape_and_device),
         cmocka_unit_test(a_broken_image_is_refused_before_the_driver_sees_it),
         cmocka_unit_test(drivers_that_cannot_serve_are_one_line_with_the_reason),

@@ -141,7 +141,7 @@ static const char ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                           ".visible .entry st_small(\n\t.param .u64 p\n)\n.reqntid 128, 2, 1\n{\n"
                           "\t.local .align 8 .b8 \t__local_depot0[40];\n\t.shared .align 4 .b8 a[1024];\n"
                           "\t.shared .align 4 .b8 b[16];\n}\n"
-                          ".visible .entry st_big(\n)\n.reqntid 256, 1, 1\n{\n}\n";
+                          ".visible .entry st_big(\n)\n.reqntid 256, 1, 1\n{\n\tgriddepcontrol.wait;\n}\n";
 
 static void ptx_is_read_entry_by_entry(void **state)
 {
@@ -162,6 +162,8 @@ static void ptx_is_read_entry_by_entry(void **state)
     assert_string_equal(kernels[1].name, "st_big");
     assert_int_equal(kernels[1].local, 65536);
     assert_int_equal(kernels[1].dynamic_local, 65536);
+    assert_false(kernels[0].overlaps);
+    assert_true(kernels[1].overlaps);
     free(kernels);
     /* without the NUL, and with one inside */
     assert_int_equal(st_image_inspect(ST_IMAGE_PTX, ptx, sizeof ptx - 1, NULL, &kernels, &count, &err),

@@ -116,6 +116,29 @@ INLINE void st_barrier(void)
 
 #endif
 
+/* ---- kernels that start while the one before them runs (NVIDIA, sm_90 and newer). Behind st_await_earlier all kernels before this
+ * one are complete, and what they wrote is there; ahead of it a kernel reads only what no kernel writes, and no group ends. Called
+ * again it does nothing. A kernel that does not call it does so at its beginning (scripts/gpu_image.py). st_let_next_start: from now on
+ * the next one may start, as soon as units have room for it. ---- */
+
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 900
+INLINE void st_await_earlier(void)
+{
+    __asm__ volatile("griddepcontrol.wait;" ::: "memory");
+}
+INLINE void st_let_next_start(void)
+{
+    __asm__ volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#else
+INLINE void st_await_earlier(void)
+{
+}
+INLINE void st_let_next_start(void)
+{
+}
+#endif
+
 INLINE uint st_lane(void)
 {
     return st_item() % ST_LANES;
@@ -132,6 +155,16 @@ INLINE uint st_lane(void)
 INLINE uint st_word16(uint low, uint high)
 {
     return (low >> 16) | (high << 16);
+}
+
+/* The word that starts two bytes into low if `upper`, else low. */
+INLINE uint st_word_from(uint low, uint high, bool upper)
+{
+#ifdef __NVPTX__
+    return __nvvm_prmt(low, high, upper ? 0x5432u : 0x3210u);
+#else
+    return upper ? st_word16(low, high) : low;
+#endif
 }
 
 /* ---- shuffle, vote: every lane of the wave takes part ---- */
