@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-enum { ROWS_LIMIT = 65535, DEFAULT_UNITS = 64, WAVES = 6, FLOAT_TEAM = 16 };
+enum { ROWS_LIMIT = 65535, DEFAULT_UNITS = 64, WAVES = 6, FLOAT_WAVES = 3, FLOAT_TEAM = 16 };
 
 #define QUANTISED(X)                                                                                                      \
     X(Q8_0) X(Q2_0) X(IQ4_NL) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(MXFP4) X(NVFP4) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)  \
@@ -59,12 +59,14 @@ static uint32_t joint(const struct st_gpu_rows *a)
     return a->join == ST_ROWS_JOIN_SWIGLU ? 2 : a->join == ST_ROWS_JOIN_MEAN ? a->streams : 1;
 }
 
-/* The tile for chunks of so many columns and `count` outputs for each of its rows and matrices, 0 when they do not fit. */
+/* The tile for chunks of so many columns and `count` outputs for each of its rows and matrices, 0 when they do not fit. Of FP32
+ * activations two chunks share the local memory, where one is not all. */
 static uint32_t tile_for(const struct st_gpu_rows *a, const struct st_type_info *info, uint32_t columns, uint32_t count)
 {
-    uint32_t each = joint(a), tile = ST_ROWS_STAGE / (vectors(info, columns) * each);
+    uint32_t each = joint(a), share = a->act == ST_ACT_F32 && columns < a->n ? 2 : 1;
+    uint32_t tile = ST_ROWS_STAGE / share / (vectors(info, columns) * each);
     if (a->act == ST_ACT_F32)
-        return columns * count > ST_ROWS_INPUTS ? 0 : smaller(tile, ST_ROWS_OUTPUTS / (count * each));
+        return columns * count > ST_ROWS_INPUTS / share ? 0 : smaller(tile, ST_ROWS_OUTPUTS / (count * each));
     return smaller(tile, smaller(ST_ROWS_ROOM / (terms(info, columns) * count * each), ST_ROWS_GROUP / (count * each)));
 }
 
@@ -103,7 +105,7 @@ enum strata_result st_gpu_rows(const struct st_gpu_rows *a, struct st_gpu_launch
         return st_fail(err, STRATA_E_UNSUPPORTED, "products: %u rows times %s [%u x %u] do not fit", count, info->name,
                        a->matrix[0].rows, a->n);
     /* Smaller tiles where there would not be enough groups to keep every unit busy. */
-    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * WAVES, rows = 0;
+    uint64_t enough = (uint64_t)(a->units ? a->units : DEFAULT_UNITS) * (a->act == ST_ACT_F32 ? FLOAT_WAVES : WAVES), rows = 0;
     for (uint32_t i = 0; i < a->matrices; i++)
         rows += a->matrix[i].rows;
     uint64_t wanted = rows * y / enough;

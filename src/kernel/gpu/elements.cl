@@ -3,6 +3,7 @@
 #include "dialect.h"
 
 #define GROUP 64
+#define COMBINE_AHEAD 12 /* experts' outputs that are read at once */
 
 /* h = silu(g) * u, [rows][width] in ld floats each; h may be g. grid: (ceil(width / 64), rows). */
 KERNEL(GROUP) st_silu_mul(global float *h, global const float *g, global const float *u, uint width, uint ldh, uint ld)
@@ -20,10 +21,22 @@ KERNEL(GROUP) st_combine_experts(global float *restrict y, global const float *r
     const uint i = st_group() * GROUP + st_item(), row = st_group_y();
     if (i >= hidden)
         return;
+    const float last = o[(ulong)(routed + row) * hidden + i], factor = shared[row];
     float sum = 0.0f;
-    for (uint p = 0; p < used; p++)
-        sum = st_fma(weight[row * used + p], o[(ulong)(uint)where[row * used + p] * hidden + i], sum);
-    y[(ulong)row * hidden + i] = st_fma(shared[row], o[(ulong)(routed + row) * hidden + i], sum);
+    for (uint first = 0; first < used; first += COMBINE_AHEAD) { /* all reads before the sum that waits for them */
+        float v[COMBINE_AHEAD], w[COMBINE_AHEAD];
+        UNROLL
+        for (uint k = 0; k < COMBINE_AHEAD; k++) {
+            const uint p = row * used + (first + k < used ? first + k : first);
+            w[k] = weight[p];
+            v[k] = o[(ulong)(uint)where[p] * hidden + i];
+        }
+        UNROLL
+        for (uint k = 0; k < COMBINE_AHEAD; k++)
+            if (first + k < used)
+                sum = st_fma(w[k], v[k], sum);
+    }
+    y[(ulong)row * hidden + i] = st_fma(factor, last, sum);
 }
 
 /* lo = silu(lo / streams) (kind 0) or inj = 2 sigmoid(inj / streams) (kind 1), in place. grid: (ceil(count / 64), 1). */

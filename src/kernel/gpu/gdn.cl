@@ -11,6 +11,7 @@
 #define GROUP 256
 #define DIM_MAX 256
 #define GDN_PIECES (DIM_MAX / 32)
+#define GDN_AHEAD 4 /* taps whose inputs are read at once */
 #define GDN_HELD 8 /* rows that kept has room for: ST_HELD_ROWS */
 
 /* c = silu(causal convolution of u); queries and keys are divided by their lengths, queries also by sqrt(dk). gates
@@ -35,23 +36,41 @@ st_gdn_prepare(global float *restrict c, global float *restrict gates, global fl
     while (inside && in_pass < length && in_pass < row && slot[row - in_pass - 1] == slot[row])
         in_pass++;
     global const float *ring = ring_all + (inside ? (ulong)(uint)slot[row] * length * channels : 0);
+    const bool gives_gate = inside && is_value && lane == 0;
+    const uint j = gives_gate ? head - 2 * key_heads : 0;
+    const ulong at = (ulong)(gives_gate ? row : 0) * value_heads + j;
+    const float gate_a = a[at], gate_b = b[at], gate_scale = ssm_a[j], gate_bias = dt_bias[j];
     float v[GDN_PIECES], square = 0.0f;
     UNROLL
-    for (uint i = 0; i < GDN_PIECES; i++) {
-        const uint e = i * 32 + lane;
+    for (uint i = 0; i < GDN_PIECES; i++)
         v[i] = 0.0f;
-        if (e < dim) {
-            float sum = 0.0f;
-            for (uint t = 0; t < taps; t++) {
-                const uint back = length - t;
-                if (back > p)
-                    continue;
-                const float x = back <= in_pass ? u[(ulong)(row - back) * channels + first + e]
-                                                : ring[(ulong)((p - back) % length) * channels + first + e];
-                sum = st_fma(conv[(ulong)t * channels + first + e], x, sum);
+    /* Inputs and weights of several taps are asked for before the first sum waits for one. */
+    for (uint t0 = 0; t0 < taps; t0 += GDN_AHEAD) {
+        float x[GDN_AHEAD][GDN_PIECES], w[GDN_AHEAD][GDN_PIECES];
+        UNROLL
+        for (uint k = 0; k < GDN_AHEAD; k++) {
+            const uint t = t0 + k < taps ? t0 + k : t0, back = length - t;
+            const bool there = t0 + k < taps && back <= p;
+            global const float *from = back <= in_pass ? u + (ulong)(row - back) * channels
+                                                       : ring + (ulong)((there ? p - back : 0) % length) * channels;
+            UNROLL
+            for (uint i = 0; i < GDN_PIECES; i++) {
+                const uint e = i * 32 + lane;
+                x[k][i] = there && e < dim ? from[first + e] : 0.0f;
+                w[k][i] = there && e < dim ? conv[(ulong)t * channels + first + e] : 0.0f;
             }
-            v[i] = st_siluf(sum);
         }
+        UNROLL
+        for (uint k = 0; k < GDN_AHEAD; k++)
+            if (t0 + k < taps && length - t0 - k <= p) {
+                UNROLL
+                for (uint i = 0; i < GDN_PIECES; i++)
+                    v[i] = st_fma(w[k][i], x[k][i], v[i]);
+            }
+    }
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++) {
+        v[i] = i * 32 + lane < dim ? st_siluf(v[i]) : 0.0f;
         square = st_fma(v[i], v[i], square);
     }
     const float inverse = st_rsqrt(sum32(words, square) + eps),
@@ -64,17 +83,15 @@ st_gdn_prepare(global float *restrict c, global float *restrict gates, global fl
         if (hold && e < dim)
             kept[(ulong)row * channels + first + e] = u[(ulong)row * channels + first + e];
     }
-    if (inside && is_value && lane == 0) {
-        const uint j = head - 2 * key_heads;
-        const ulong at = (ulong)row * value_heads + j;
+    if (gives_gate) {
         global float *to = gates + ((ulong)j * rows + row) * GDN_GATES;
         if (hold) {
             global float *gate = kept + (ulong)GDN_HELD * channels;
-            gate[at] = b[at];
-            gate[(ulong)GDN_HELD * value_heads + at] = a[at];
+            gate[at] = gate_b;
+            gate[(ulong)GDN_HELD * value_heads + at] = gate_a;
         }
-        to[0] = st_sigmoidf(b[at]);
-        to[1] = st_expf(ssm_a[j] * st_softplusf(a[at] + dt_bias[j]));
+        to[0] = st_sigmoidf(gate_b);
+        to[1] = st_expf(gate_scale * st_softplusf(gate_a + gate_bias));
     }
 }
 
@@ -215,19 +232,24 @@ st_gdn_finish(global float *restrict o, global float *restrict ring, global ucha
     const uint channels = 2 * key_heads * dk + value_heads * dv;
     const bool inside = row < rows, is_value = inside && head < value_heads;
     const ulong at = ((ulong)row * value_heads + head) * dv;
-    float v[GDN_PIECES], square = 0.0f;
+    const uint place = inside ? (uint)slot[row] : 0, position = inside ? (uint)pos[row] : 0;
+    float v[GDN_PIECES], by[GDN_PIECES], gate[GDN_PIECES], square = 0.0f;
     UNROLL
     for (uint i = 0; i < GDN_PIECES; i++) {
         const uint e = i * 32 + lane;
         v[i] = is_value && e < dv ? o[at + e] : 0.0f;
-        square = st_fma(v[i], v[i], square);
+        by[i] = is_value && e < dv ? gamma[e] : 0.0f;
+        gate[i] = is_value && e < dv ? z[at + e] : 0.0f;
     }
+    UNROLL
+    for (uint i = 0; i < GDN_PIECES; i++)
+        square = st_fma(v[i], v[i], square);
     const float inverse = st_rsqrt(sum32(words, square) / (float)dv + eps);
     UNROLL
     for (uint i = 0; i < GDN_PIECES; i++) {
         const uint e = i * 32 + lane;
         if (is_value && e < dv)
-            o[at + e] = v[i] * inverse * gamma[e] * st_sigmoidf(z[at + e]);
+            o[at + e] = v[i] * inverse * by[i] * st_sigmoidf(gate[i]);
     }
     /* a loop of its own: where lanes cannot exchange values, it has barriers, which compilers for CPUs want in few
      * places */
@@ -238,7 +260,7 @@ st_gdn_finish(global float *restrict o, global float *restrict ring, global ucha
         return;
     const uint count = channels / heads + 1, from = head * count,
                end = from + count < channels ? from + count : channels;
-    global float *to = ring + ((ulong)(uint)slot[row] * length + (uint)pos[row] % length) * channels;
+    global float *to = ring + ((ulong)place * length + position % length) * channels;
     for (uint i = from + lane; i < end; i += 32)
         to[i] = u[(ulong)row * channels + i];
 }

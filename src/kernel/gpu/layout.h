@@ -66,8 +66,8 @@ typedef uint64_t st_u64;
  * for FP32 activations; the pairs that an output takes for `parts` parts of 32 elements (odd: outputs lie in different
  * banks). */
 #define ST_ROWS_GROUP 128
-#define ST_ROWS_STAGE 544
-#define ST_ROWS_ROOM 1088
+#define ST_ROWS_STAGE 1088
+#define ST_ROWS_ROOM 1152
 #define ST_ROWS_INPUTS 4096
 /* FP32 activations: outputs of a group, and floats for the partial sums of one (odd). */
 #define ST_ROWS_OUTPUTS 64

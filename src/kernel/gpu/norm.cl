@@ -11,6 +11,18 @@
 #define GROUP 256
 
 #define LOCAL_WORDS GROUP
+/* Elements that a work-item asks for at once: one after the other, each would wait for the memory. */
+#define NORM_AHEAD 16
+
+/* Its elements from base on: values[k] is x[base + item + 256 k], 0 behind the end. */
+INLINE void read_ahead(float *values, global const float *x, uint base, uint count)
+{
+    UNROLL
+    for (uint k = 0; k < NORM_AHEAD; k++) {
+        const uint i = base + st_item() + k * GROUP;
+        values[k] = i < count ? x[i] : 0.0f;
+    }
+}
 
 /* 1 / rms of count elements of the group from the work-items' sums of squares. */
 INLINE float inverse_of_sums(local uint *words, local float *partial, float sum, uint count, float eps)
@@ -28,9 +40,14 @@ INLINE float inverse_of_sums(local uint *words, local float *partial, float sum,
 /* 1 / rms of the group's elements x[0 .. count). */
 INLINE float inverse_rms(local uint *words, local float *partial, global const float *x, uint count, float eps)
 {
-    float sum = 0.0f;
-    for (uint i = st_item(); i < count; i += GROUP)
-        sum = st_fma(x[i], x[i], sum);
+    float sum = 0.0f, v[NORM_AHEAD];
+    for (uint base = 0; base < count; base += NORM_AHEAD * GROUP) {
+        read_ahead(v, x, base, count);
+        UNROLL
+        for (uint k = 0; k < NORM_AHEAD; k++)
+            if (base + st_item() + k * GROUP < count)
+                sum = st_fma(v[k], v[k], sum);
+    }
     return inverse_of_sums(words, partial, sum, count, eps);
 }
 
@@ -46,8 +63,17 @@ KERNEL(GROUP) st_norm(global float *restrict y, global const float *restrict x, 
     global float *to = y + (ulong)st_group_y() * n + start;
     global const float *scale = gamma + start % gammas;
     const float inverse = inverse_rms(words, partial, from, group, eps);
-    for (uint i = st_item(); i < group; i += GROUP)
-        to[i] = from[i] * inverse * scale[i];
+    for (uint base = 0; base < group; base += NORM_AHEAD * GROUP) {
+        float v[NORM_AHEAD], g[NORM_AHEAD];
+        read_ahead(v, from, base, group);
+        read_ahead(g, scale, base, group);
+        UNROLL
+        for (uint k = 0; k < NORM_AHEAD; k++) {
+            const uint i = base + st_item() + k * GROUP;
+            if (i < group)
+                to[i] = v[k] * inverse * g[k];
+        }
+    }
 }
 
 /* As st_norm, and the same values as Q8 rows. group is a multiple of 32. */
@@ -107,15 +133,35 @@ KERNEL(GROUP) st_write_norm(global float *restrict y, global uchar *restrict q, 
     global float *from = r + (ulong)row * n + start, *to = y + (ulong)row * n + start;
     global const float *add = o + (ulong)row * group;
     global uchar *codes = q + (ulong)row * (form == 1 ? ST_Q8_STRIDE(n) : ST_Q8K_STRIDE(n));
-    float sum = 0.0f;
-    for (uint i = st_item(); i < group; i += GROUP) {
-        const float v = st_fma(weight, add[i], from[i]);
-        from[i] = v;
-        sum = st_fma(v, v, sum);
+    float sum = 0.0f, v[NORM_AHEAD], g[NORM_AHEAD];
+    for (uint base = 0; base < group; base += NORM_AHEAD * GROUP) {
+        read_ahead(v, from, base, group);
+        read_ahead(g, add, base, group);
+        UNROLL
+        for (uint k = 0; k < NORM_AHEAD; k++) {
+            const uint i = base + st_item() + k * GROUP;
+            v[k] = st_fma(weight, g[k], v[k]);
+            if (i < group) {
+                from[i] = v[k];
+                sum = st_fma(v[k], v[k], sum);
+            }
+        }
     }
+    const bool kept = group <= NORM_AHEAD * GROUP;
+    read_ahead(g, gamma + start, 0, group);
     const float inverse = inverse_of_sums(words, partial, sum, group, eps);
-    for (uint i = st_item(); i < group; i += GROUP)
-        to[i] = from[i] * inverse * gamma[start + i];
+    for (uint base = 0; base < group; base += NORM_AHEAD * GROUP) {
+        if (!kept) {
+            read_ahead(v, from, base, group);
+            read_ahead(g, gamma + start, base, group);
+        }
+        UNROLL
+        for (uint k = 0; k < NORM_AHEAD; k++) {
+            const uint i = base + st_item() + k * GROUP;
+            if (i < group)
+                to[i] = v[k] * inverse * g[k];
+        }
+    }
     for (uint base = 0; base < group && form == 1; base += GROUP) {
         const uint i = base + st_item();
         put_q8(words, codes, n, start + i, i < group ? to[i] : 0.0f, i < group);

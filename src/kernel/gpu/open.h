@@ -123,7 +123,7 @@ INLINE void part_run(int type, uint *w, PART_SPACE const uchar *p, uint count)
         const uint last = odd ? *(PART_SPACE const ushort *)(p + 4 * count - 2) : 0;
         UNROLL
         for (uint i = 0; i < count; i++)
-            w[i] = odd ? st_word16(w[i], i + 1 < count ? w[i + 1] : last) : w[i];
+            w[i] = st_word_from(w[i], i + 1 < count ? w[i + 1] : last, odd);
     }
 }
 

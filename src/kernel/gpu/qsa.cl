@@ -1007,6 +1007,9 @@ QSA_HALVES(st_qsa_halves_64, 64)
 QSA_HALVES(st_qsa_halves_128, 128)
 QSA_HALVES(st_qsa_halves_256, 256)
 
+#define JOIN_SPLITS 64 /* splits at most */
+#define JOIN_AHEAD 16  /* of which the values are read at once */
+
 /* out = splits put together in order, gated; also as Q8 rows where quantize is set (dim a multiple of 32). A split
  * without positions has no sum and no values. grid: (heads, rows). */
 KERNEL(QSA_GROUP)
@@ -1015,19 +1018,34 @@ st_qsa_join(global float *restrict out, global uchar *restrict codes, global con
             uint flags, uint quantize)
 {
     LOCAL_ARRAY(uint, words, QSA_GROUP);
+    LOCAL_ARRAY(float, split, 2 * JOIN_SPLITS);
     const uint h = st_group(), row = st_group_y();
     const ulong place = (ulong)row * heads + h;
+    /* Each work-item would wait for every number of every split: they come to local memory at once. */
+    for (uint s = st_item(); s < 2 * splits; s += QSA_GROUP)
+        split[s] = state[place * splits * 2 + s];
+    st_barrier();
     float top = -INFINITY, sum = 0.0f;
     for (uint s = 0; s < splits; s++)
-        top = state[(place * splits + s) * 2] > top ? state[(place * splits + s) * 2] : top;
+        top = split[2 * s] > top ? split[2 * s] : top;
+    st_barrier();
+    for (uint s = st_item(); s < splits; s += QSA_GROUP)
+        split[2 * s] = st_expf(split[2 * s] - top);
+    st_barrier();
     for (uint s = 0; s < splits; s++)
-        sum = st_fma(state[(place * splits + s) * 2 + 1], st_expf(state[(place * splits + s) * 2] - top), sum);
+        sum = st_fma(split[2 * s + 1], split[2 * s], sum);
     for (uint i = st_item(); i < dim; i += QSA_GROUP) {
         float v = 0.0f;
-        for (uint s = 0; s < splits; s++) {
-            const float w = st_expf(state[(place * splits + s) * 2] - top);
-            if (w > 0.0f)
-                v = st_fma(acc[(place * splits + s) * dim + i], w, v);
+        for (uint s0 = 0; s0 < splits; s0 += JOIN_AHEAD) {
+            float part[JOIN_AHEAD];
+            UNROLL
+            for (uint k = 0; k < JOIN_AHEAD; k++)
+                part[k] = acc[(place * splits + (s0 + k < splits ? s0 + k : s0)) * dim + i];
+            UNROLL
+            for (uint k = 0; k < JOIN_AHEAD; k++) {
+                const float w = s0 + k < splits ? split[2 * (s0 + k)] : 0.0f;
+                v = w > 0.0f ? st_fma(part[k], w, v) : v;
+            }
         }
         v = v / sum;
         out[place * dim + i] = QSA_GATED(flags) ? v * st_sigmoidf(q[place * 2 * dim + dim + i]) : v;

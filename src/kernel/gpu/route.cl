@@ -65,13 +65,14 @@ KERNEL(GROUP) st_route_window(global int *restrict expert, global float *restric
 {
     LOCAL_ARRAY(uint, words, GROUP);
     LOCAL_ARRAY(uint, chosen, ROUTE_ENTRIES);
+    LOCAL_ARRAY(float, values, GROUP);
     const uint item = st_item(), lane = item % 32, mine = item / 32, row = mine < rows ? mine : 0;
     global const float *logit = logits + (ulong)row * experts;
     uint key[ROUTE_EACH]; /* 0: none, or taken */
     UNROLL
     for (uint i = 0; i < ROUTE_EACH; i++)
         key[i] = 32 * i + lane < experts ? route_key(logit[32 * i + lane]) + 1 : 0;
-    float largest = 0.0f, sum = 0.0f, own = 0.0f;
+    uint own = 0; /* the expert of the choice that is this work-item's to weigh */
     for (uint n = 0; n < used; n++) {
         uint best = 0, place = 0; /* experts - index, so that the lowest index is the largest */
         UNROLL
@@ -85,30 +86,40 @@ KERNEL(GROUP) st_route_window(global int *restrict expert, global float *restric
         UNROLL
         for (uint i = 0; i < ROUTE_EACH; i++)
             key[i] = e == 32 * i + lane ? 0 : key[i];
-        const float v = logit[e];
-        largest = n == 0 ? v : largest;
-        const float w = st_expf(v - largest);
-        sum = sum + w;
-        own = n == lane ? w : own;
+        own = n == lane ? e : own;
         if (lane == 0 && mine < rows) {
             chosen[row * used + n] = e;
             expert[row * used + n] = (int)e;
         }
     }
+    /* the weights: of all choices at once, added in order */
+    const float v = lane < used ? logit[own] : 0.0f;
+    st_barrier();
+    values[item] = v;
+    st_barrier();
+    const float w = st_expf(v - values[item - lane]);
+    st_barrier();
+    values[item] = w;
+    st_barrier();
+    float sum = 0.0f;
+    UNROLL_TERMS
+    for (uint n = 0; n < used; n++)
+        sum = sum + values[item - lane + n];
     if (mine < rows && lane < used)
-        weight[row * used + lane] = own / sum;
+        weight[row * used + lane] = w / sum;
     if (mine < rows && lane == 0)
         shared[row] = st_sigmoidf(shared[row]);
-    st_barrier();
     const uint entries = rows * used;
     for (uint e = item; e <= experts; e += GROUP) {
         uint before = 0;
+        UNROLL_TERMS
         for (uint i = 0; i < entries; i++)
             before += chosen[i] < e;
         first[e] = (int)before;
     }
     if (item < entries) {
         uint at = 0;
+        UNROLL_TERMS
         for (uint i = 0; i < entries; i++)
             at += chosen[i] < chosen[item] || (chosen[i] == chosen[item] && i < item);
         entry[at] = (int)item;
