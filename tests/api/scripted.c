@@ -6,7 +6,7 @@
  *   "template"   chat template (default: plain ChatML)
  *   "parallel"   answers at once (default 1), each token of them in the time of the slowest
  *   "machine"    what /v1/status says of devices (default: one that does not exist)
- *   "refuse_file" while there is such a file loading fails
+ *   "refuse_file" while there is such a file loading fails; "hold_file": it does not end
  *   "answers"    list of {"match", "text", "repeat", "read_us", "token_us", "fail_after"}: the first entry whose match
  *                is part of the last message (or of the raw prompt) answers with its text, repeat times; fail_after:
  * the number of tokens after which the device fails, abort_after: the process does, hang_after: it stands still. Without a match
@@ -128,6 +128,11 @@ static enum strata_result scripted_load(struct st_backend *b, st_backend_progres
     for (int i = 0; i < 10; i++) {
         progress(user, "reading the script", 0.1 * i);
         pause_us(100 * load_ms);
+    }
+    const char *holds = json_string_value(json_object_get(s->script, "hold_file"));
+    while (holds && !access(holds, F_OK)) {
+        progress(user, "reading the script", 0.9);
+        pause_us(10000);
     }
     const char *refuses = json_string_value(json_object_get(s->script, "refuse_file"));
     if (refuses && !access(refuses, F_OK))

@@ -316,15 +316,24 @@ def buttons_unload_and_load_the_model(s, p):
     p.wait("the banner goes", "return document.querySelector('.banner').hidden")
 
 
+FOLDER = tempfile.TemporaryDirectory(prefix="strata-page-")
+HOLD = os.path.join(FOLDER.name, "hold")
+
+
 @test
-@with_page({**SCRIPT, "load_ms": 1500})
+@with_page({**SCRIPT, "hold_file": HOLD})
 def loading_by_the_button_shows_how_far_it_is(s, p):
     s.json("/unload", {})
     p.keys("alt", "2")
     p.wait("it is unloaded", STATE, "The model is unloaded")
-    p.click(".control button")
-    p.wait("progress", "return document.querySelector('.machine progress')")
-    assert p.js("return [...document.querySelectorAll('.control button')].every(b => b.disabled)")
+    with open(HOLD, "w", encoding="ascii"):
+        pass
+    try:
+        p.click(".control button")
+        p.wait("progress", "return document.querySelector('.machine progress')")
+        assert p.js("return [...document.querySelectorAll('.control button')].every(b => b.disabled)")
+    finally:
+        os.remove(HOLD)
     p.wait("it is loaded", STATE, "The model is loaded")
 
 
@@ -381,11 +390,14 @@ def after_loading_the_page_is_ready(s, p):
 
 @test
 def loading_and_a_lost_server_are_said():
-    p = Page()  # first, because it takes a while to start
+    with open(HOLD, "w", encoding="ascii"):
+        pass
+    p = Page()
     try:
-        with Server({**SCRIPT, "load_ms": 3000}, wait=False) as s:
+        with Server({**SCRIPT, "hold_file": HOLD}, wait=False) as s:
             p.open(s.url)
             p.wait("the loading banner", "return document.querySelector('.banner')?.innerText.includes('being loaded')")
+            os.remove(HOLD)
             p.wait("the banner goes", "return document.querySelector('.banner').hidden")
             p.say("slow")
             p.wait("some words", "return document.querySelector('.message.live .markdown')?.innerText.length > 30")
