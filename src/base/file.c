@@ -143,7 +143,7 @@ enum strata_result st_out_open(const char *path, struct st_out *out, struct stra
     snprintf(out->temp, n + 32, "%s" TEMP_MARK "XXXXXX", out->path);
     out->fd = open_temp(out->temp, strlen(out->temp));
     if (out->fd < 0) {
-        enum strata_result r = io_error(err, "cannot create", out->temp);
+        enum strata_result r = io_error(err, "cannot create a file in its folder", out->path);
         free(out->temp);
         out->temp = NULL;
         st_out_abort(out);
@@ -159,7 +159,7 @@ static enum strata_result write_all(struct st_out *out, const char *p, size_t n,
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return io_error(err, "cannot write", out->temp);
+            return io_error(err, "cannot write", out->path);
         p += k;
         n -= (size_t)k;
     }
@@ -215,7 +215,7 @@ enum strata_result st_out_write_at(const struct st_out *out, uint64_t at, const 
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
-            return io_error(err, "cannot write", out->temp);
+            return io_error(err, "cannot write", out->path);
         p += k;
         at += (uint64_t)k;
         size -= (size_t)k;

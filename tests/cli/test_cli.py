@@ -591,4 +591,9 @@ def token_ids_outside_the_vocabulary_are_refused():
     refused(1, ["tokenize", "-m", MODEL, "--ids", file("ids.txt", b"99999999")], "99999999", "vocabulary")
 
 
+@test
+def a_file_that_cannot_be_written_is_named_as_it_was_given():
+    refused(1, ["run", "-m", MODEL, "-p", "hi", "-n", "1", "--session", "/nonexistent/state"], "strata: /nonexistent/state: cannot create a file")
+
+
 main()
