@@ -12,7 +12,7 @@ struct client;
 struct round {
     size_t clients, begun; /* those whose prompt is read */
     bool ended;            /* one of them: what follows is not measured */
-    size_t tokens;         /* since all have begun */
+    size_t tokens, enough; /* since all have begun; then all end */
     double start, end;     /* of that time */
     struct strata_error err;
     struct client *client;
@@ -37,6 +37,8 @@ static bool on_event(void *user, const struct strata_event *e)
 {
     struct client *c = user;
     struct round *r = c->round;
+    if (r->tokens >= r->enough)
+        return false;
     if (e->kind != STRATA_EVENT_TEXT || e->token < 0 || r->ended)
         return true;
     if (r->begun == r->clients) {
@@ -73,7 +75,7 @@ static enum strata_result run_round(const struct st_host *h, struct round *r, si
         memcpy(c->ids, ids, prompt * sizeof *ids);
         c->ids[0] = ids[i % prompt]; /* nobody goes on with what another one has */
         c->request = (struct strata_request){
-            .ids = c->ids, .count = prompt, .max_tokens = n, .ignore_eos = true, .event = on_event, .user = c};
+            .ids = c->ids, .count = prompt, .max_tokens = ST_BENCH_CLIENT_MOST(n), .ignore_eos = true, .event = on_event, .user = c};
         strata_sampling_default(&c->request.sampling);
         strata_session_reset(c->session);
         result = strata_batch_add(b, c->session, &c->request, NULL, on_done, c, err);
@@ -85,6 +87,9 @@ static enum strata_result run_round(const struct st_host *h, struct round *r, si
         *err = r->err;
         result = r->err.code;
     }
+    if (!result && r->tokens < r->enough)
+        result = st_fail(err, STRATA_E_ARGUMENT, "bench: --clients: one of %zu conversations had ended after %zu tokens before all "
+                         "together had %zu: give more tokens, -n", r->clients, ST_BENCH_CLIENT_MOST(n), r->enough);
     return result;
 }
 
@@ -95,7 +100,7 @@ static enum strata_result measure(const struct st_host *h, struct client *client
     enum strata_result result = STRATA_OK;
     *rate = 0;
     for (size_t i = 0; i <= repetitions && !result; i++) {
-        struct round r = {.clients = count, .client = clients};
+        struct round r = {.clients = count, .client = clients, .enough = n * count};
         result = run_round(h, &r, prompt, n, ids, err);
         double now_rate = r.end > r.start ? (double)r.tokens / (r.end - r.start) : 0;
         if (i && now_rate > *rate) /* the first one warms up */

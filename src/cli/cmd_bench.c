@@ -369,8 +369,10 @@ static int bench(struct bench_args *a)
         tokens = deepest + longest + TRACED_WINDOWS;
     if (n_clients && !other)
         return st_user_error("bench: --clients needs tokens to generate, -n");
-    if (n_clients && tokens < other + ST_BENCH_CLIENT_PROMPT)
-        tokens = other + ST_BENCH_CLIENT_PROMPT;
+    if (n_clients) {
+        size_t clients_need = ST_BENCH_CLIENT_MOST(other) + (deepest > ST_BENCH_CLIENT_PROMPT ? deepest : ST_BENCH_CLIENT_PROMPT);
+        tokens = tokens > clients_need ? tokens : clients_need;
+    }
     if (!a->engine.context && (a->engine.mtp || a->engine.spec > 0) && other && tokens < other + ST_DRAFT_PROMPT_MOST)
         a->engine.context = (int64_t)(other + ST_DRAFT_PROMPT_MOST);
     else if (!a->engine.context)

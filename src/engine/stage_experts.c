@@ -115,12 +115,13 @@ static enum strata_result group_entries(struct st_device_experts *e, int32_t lay
     return STRATA_OK;
 }
 
-/* Tells the trace what the host did for a layer until now. */
-static void tell(const struct device_stage *d, const char *lane, int number, const char *name, int layer, double from)
+/* Tells the trace what the host did for a layer. Where one thing ends and the next begins is one number. */
+static void tell(const struct device_stage *d, const char *lane, int number, const char *name, int layer, double from,
+                 double to)
 {
     if (d->base.trace)
         st_trace_add(d->base.trace, &(struct st_trace_span){.place = d->base.name, .lane = lane, .number = number, .name = name,
-                                                            .layer = layer, .from = from, .to = st_trace_now()});
+                                                            .layer = layer, .from = from, .to = to});
 }
 
 /* What the team computes; the caller's thread does something else until it has time for its part. */
@@ -141,8 +142,9 @@ static void run_experts(void *arg, struct st_worker *w)
     struct host_run *run = arg;
     double start = st_trace_now();
     run->kernels->experts(run->kernels, &run->a, w);
-    tell(run->d, "worker", (int)w->index, "experts", run->layer, start);
-    uint64_t mine = (uint64_t)((st_trace_now() - run->begun) * 1e9), last = atomic_load(&run->ended);
+    double end = st_trace_now();
+    tell(run->d, "worker", (int)w->index, "experts", run->layer, start, end);
+    uint64_t mine = (uint64_t)((end - run->begun) * 1e9), last = atomic_load(&run->ended);
     while (mine > last && !atomic_compare_exchange_weak(&run->ended, &last, mine))
         ;
 }
@@ -467,13 +469,13 @@ static enum strata_result compute_missing(struct device_stage *d, const struct s
     enum strata_result r = begin_missing(d, k, n, &m, rows, err);
     double planned = st_trace_now();
     d->experts->planned += planned - d->experts->asked;
-    tell(d, "host", -1, "plans", c->layer, d->experts->asked);
+    tell(d, "host", -1, "plans", c->layer, d->experts->asked, planned);
     if (!r)
         r = compute_over_link(d, c, k, share, err);
-    tell(d, "host", -1, "gives the link's part", c->layer, planned);
     double alone = st_trace_now();
+    tell(d, "host", -1, "gives the link's part", c->layer, planned, alone);
     enum strata_result end = finish_missing(d, k, n, &m, rows, r ? &later : err);
-    tell(d, "host", -1, "computes experts", c->layer, alone);
+    tell(d, "host", -1, "computes experts", c->layer, alone, st_trace_now());
     r = r ? r : end;
     return r ? r : learn_link(d, k, share, begun, err);
 }
@@ -505,7 +507,7 @@ static enum strata_result answer(struct device_stage *d, const struct st_command
     enum strata_result r = st_wait_event(d->dev, e->routed, err);
     e->asked = st_trace_now();
     e->waited += e->asked - start;
-    tell(d, "host", -1, "waits for the router", c->layer, start);
+    tell(d, "host", -1, "waits for the router", c->layer, start, e->asked);
     e->steps++;
     if (r)
         return st_fail_in(err, r, "router of layer %d", c->layer);
