@@ -44,7 +44,7 @@ group_build() {
 }
 
 group_check() {
-    python3 -c 'import jinja2' 2>/dev/null || need python3-jinja2
+    /usr/bin/python3 -c 'import jinja2' 2>/dev/null || need python3-jinja2 # the package is that Python's
     file_from /etc/OpenCL/vendors/pocl.icd pocl-opencl-icd
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q 'libOpenCL\.so\.1' || need ocl-icd-libopencl1
     file_from /usr/include/hip/hip_runtime_api.h libamdhip64-dev
