@@ -145,8 +145,8 @@ static void on_done(void *user, enum strata_result result, const struct strata_e
     *at = a->next;
     if (a->run.slot >= 0 && (uint32_t)a->run.slot < c->parallel)
         c->slots[a->run.slot].changed = true;
+    send_status(c, ST_WIRE_STATUS); /* first, so that who has the answer finds it in what the status counts */
     send_done(c, a->start->number, result, err, &a->run.stats);
-    send_status(c, ST_WIRE_STATUS);
     free_answer(a);
 }
 
