@@ -177,7 +177,6 @@ bool st_call_demand_tools(struct st_call *call, const char *name, const char *pa
         return st_refuse(error, 400, NULL, param, "%s: there is no tool named \"%s\"", param,
                          st_printable(shown, sizeof shown, name, strlen(name)));
     call->demands_tools = true;
-    call->constraint_param = "tools";
     call->demanded_tool = name ? strdup(name) : NULL;
     return !name || call->demanded_tool || st_call_out_of_memory(error);
 }

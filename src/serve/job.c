@@ -154,6 +154,21 @@ static void check_context(struct st_job *job, const struct st_backend_info *info
                   job->count, info->context);
 }
 
+/* A schema beside demanded calls constrains nothing, and must be one all the same. */
+static bool check_schema(struct st_job *job, const struct st_backend *b)
+{
+    struct strata_constraint *unused = NULL;
+    struct strata_error err = {0};
+    char *schema = json_dumps(job->call.schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    const struct strata_constraint_options o = {.json_schema = schema};
+    enum strata_result r = schema ? b->ops->constrain(b, &o, &unused, &err) : st_fail(&err, STRATA_E_MEMORY, "out of memory");
+    if (r)
+        fail_from(job, job->call.constraint_param, &err);
+    strata_constraint_free(unused);
+    free(schema);
+    return !r;
+}
+
 /* What the answer must be, if the request says so. */
 static void constrain(struct st_job *job, const struct st_backend *b)
 {
@@ -165,7 +180,7 @@ static void constrain(struct st_job *job, const struct st_backend *b)
                                           .prompt = call->kind == ST_CALL_COMPLETION ? NULL : job->text,
                                           .begun = call->prefix};
     bool tools = call->tools && (call->demands_tools || call->schema);
-    if (!call->grammar && !call->schema && !tools)
+    if ((!call->grammar && !call->schema && !tools) || (call->schema && call->demands_tools && !check_schema(job, b)))
         return;
     char *schema = call->schema && !call->demands_tools ? json_dumps(call->schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL,
          *list = tools ? json_dumps(json_object_get(call->options, "tools"), JSON_COMPACT) : NULL;
@@ -175,7 +190,7 @@ static void constrain(struct st_job *job, const struct st_backend *b)
                                ? st_fail(&err, STRATA_E_MEMORY, "out of memory")
                                : b->ops->constrain(b, &o, &job->constraint, &err);
     if (r)
-        fail_from(job, strncmp(err.text, "tool ", 5) == 0 ? "tools" : call->constraint_param, &err);
+        fail_from(job, call->demands_tools || strncmp(err.text, "tool ", 5) == 0 ? "tools" : call->constraint_param, &err);
     free(schema);
     free(list);
 }

@@ -103,6 +103,8 @@ def wrong_values_are_named_and_never_a_500():
         (CHAT, user("x", response_format={"type": "json_schema"}), "response_format.json_schema.schema"),
         (CHAT, user("x", response_format={"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"uniqueItems": True}}}}}),
          "response_format.json_schema.schema"),
+        (CHAT, user("x", tools=[{"type": "function", "function": TOOL}], tool_choice="required",
+                    response_format={"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}}), "response_format.json_schema.schema"),
         (CHAT, user("x", json_schema={"multipleOf": 2}), "json_schema"), (COMPLETION, {"prompt": "x", "json_schema": {"not": {}}}, "json_schema"),
         (CHAT, user("x", grammar="root ::= root"), "grammar"), (CHAT, user("x", grammar=1), "grammar"),
         (CHAT, user("x", grammar="root ::= [a]", json_schema={}), "grammar"), (CHAT, user("x", json_schema={}, ignore_eos=True), "ignore_eos"),

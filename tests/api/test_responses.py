@@ -228,6 +228,7 @@ def what_cannot_be_done_is_refused_by_name():
         (asked("x", tools=[WEATHER], tool_choice={"type": "web_search"}), "tool_choice"), (asked("x", tools=[WEATHER], tool_choice="perhaps"), "tool_choice"),
         (asked("x", text={"format": {"type": "grammar"}}), "text.format.type"), (asked("x", text={"format": {"type": "json_schema"}}), "text.format.schema"),
         (asked("x", text={"format": {"type": "json_schema", "schema": {"properties": {"a": {"uniqueItems": True}}}}}), "text.format.schema"),
+        (asked("x", tools=[WEATHER], tool_choice="required", text={"format": {"type": "json_schema", "schema": {"uniqueItems": True}}}), "text.format.schema"),
         (asked("x", text=5), "text"), (asked("x", reasoning={"effort": "huge"}), "reasoning.effort"), (asked("x", instructions=[1]), "instructions"),
         (asked("x", max_output_tokens=0), "max_output_tokens"), (asked("x", temperature=-1), "temperature"), (asked("x", stream="yes"), "stream"),
     ]
